@@ -1,0 +1,20 @@
+# Run as a test: cmake -D NM=... -D LIBRARY=... -P check_kernel_symbols.cmake
+# Code made for one instruction set must not be linked in place of common code: isa_*.o may define nothing that the linker
+# would merge with the same name of another object file (weak and unique symbols).
+execute_process(COMMAND ${NM} --defined-only ${LIBRARY} OUTPUT_VARIABLE listing COMMAND_ERROR_IS_FATAL ANY)
+string(REPLACE "\n" ";" lines "${listing}")
+set(object "")
+set(num_objects 0)
+foreach(line IN LISTS lines)
+  if(line MATCHES "^(.*\\.o):$")
+    set(object ${CMAKE_MATCH_1})
+    if(object MATCHES "^isa_")
+      math(EXPR num_objects "${num_objects} + 1")
+    endif()
+  elseif(object MATCHES "^isa_(avx|scalar)" AND line MATCHES " [WVu] (.*)$")
+    message(FATAL_ERROR "${object}: found the shared symbol ${CMAKE_MATCH_1}, expected none")
+  endif()
+endforeach()
+if(num_objects LESS 2)
+  message(FATAL_ERROR "${LIBRARY}: found ${num_objects} isa_*.o, expected at least 2")
+endif()

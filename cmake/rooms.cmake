@@ -1,0 +1,35 @@
+# A room is a static library made of all sources of src/NAME.
+find_package(Threads REQUIRED)
+find_package(fmt REQUIRED)
+find_package(simdjson REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
+pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET libutf8proc)
+
+add_library(calandra_options INTERFACE)
+target_compile_options(calandra_options INTERFACE
+  -Wall -Wextra -Wconversion -Wshadow
+  # Results must not depend on what a compiler chooses to fuse: every fused multiply-add is written out.
+  -ffp-contract=off
+  $<$<BOOL:${CALANDRA_WERROR}>:-Werror>)
+target_include_directories(calandra_options INTERFACE ${CMAKE_SOURCE_DIR}/src)
+if(CALANDRA_FUZZ AND NOT CALANDRA_SANITIZE)
+  set(CALANDRA_SANITIZE fuzzer-no-link,address,undefined)
+endif()
+if(CALANDRA_SANITIZE)
+  target_compile_options(calandra_options INTERFACE -fsanitize=${CALANDRA_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  target_link_options(calandra_options INTERFACE -fsanitize=${CALANDRA_SANITIZE})
+endif()
+
+# calandra_room(NAME [USES room...] [LINKS target...])
+function(calandra_room name)
+  cmake_parse_arguments(ROOM "" "" "USES;LINKS" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/*.cpp)
+  add_library(calandra_${name} STATIC ${sources})
+  target_link_libraries(calandra_${name} PUBLIC calandra_options)
+  foreach(room ${ROOM_USES})
+    target_link_libraries(calandra_${name} PUBLIC calandra_${room})
+  endforeach()
+  target_link_libraries(calandra_${name} PUBLIC ${ROOM_LINKS})
+endfunction()

@@ -1,0 +1,24 @@
+#pragma once
+// The one error type. An error is one line for a person: it names the thing (file, tensor, key, option),
+// what was found and what was expected. Thrown where a start-up or a request fails; caught by whoever started it.
+
+#include <fmt/format.h>
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace calandra {
+
+class Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// Throws Error with a formatted message.
+template <class... Arguments>
+[[noreturn]] void fail(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
+  throw Error(fmt::format(format, std::forward<Arguments>(arguments)...));
+}
+
+}  // namespace calandra
