@@ -1,0 +1,129 @@
+// Sixteen float32 lanes as two 256-bit registers: AVX2, FMA and F16C. What each name means: lanes_scalar.inl.
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace calandra {
+namespace {
+
+struct Lanes {
+  __m256 low, high;
+};
+struct Words {
+  __m256i low, high;
+};
+struct Mask {
+  __m256 low, high;
+};
+
+constexpr int kColumnsOf[5] = {0, 4, 2, 1, 1};  // accumulators fill at most half of the 16 registers
+
+inline Lanes broadcast(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+inline Lanes zero_lanes() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
+inline Lanes load(const void* address) {
+  const auto* p = static_cast<const float*>(address);
+  return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)};
+}
+inline void store(float* address, Lanes x) {
+  _mm256_storeu_ps(address, x.low);
+  _mm256_storeu_ps(address + 8, x.high);
+}
+
+inline Lanes operator+(Lanes a, Lanes b) { return {_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)}; }
+inline Lanes operator-(Lanes a, Lanes b) { return {_mm256_sub_ps(a.low, b.low), _mm256_sub_ps(a.high, b.high)}; }
+inline Lanes operator*(Lanes a, Lanes b) { return {_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)}; }
+inline Lanes operator/(Lanes a, Lanes b) { return {_mm256_div_ps(a.low, b.low), _mm256_div_ps(a.high, b.high)}; }
+inline Lanes fma(Lanes a, Lanes b, Lanes c) {
+  return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
+}
+inline Lanes min(Lanes a, Lanes b) { return {_mm256_min_ps(a.low, b.low), _mm256_min_ps(a.high, b.high)}; }
+inline Lanes max(Lanes a, Lanes b) { return {_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)}; }
+
+inline Mask less(Lanes a, Lanes b) {
+  return {_mm256_cmp_ps(a.low, b.low, _CMP_LT_OQ), _mm256_cmp_ps(a.high, b.high, _CMP_LT_OQ)};
+}
+inline Mask is_nan(Lanes a) { return {_mm256_cmp_ps(a.low, a.low, _CMP_UNORD_Q), _mm256_cmp_ps(a.high, a.high, _CMP_UNORD_Q)}; }
+inline Lanes select(Mask mask, Lanes yes, Lanes no) {
+  return {_mm256_blendv_ps(no.low, yes.low, mask.low), _mm256_blendv_ps(no.high, yes.high, mask.high)};
+}
+
+inline Words bits_of(Lanes x) { return {_mm256_castps_si256(x.low), _mm256_castps_si256(x.high)}; }
+inline Lanes lanes_of(Words x) { return {_mm256_castsi256_ps(x.low), _mm256_castsi256_ps(x.high)}; }
+inline Words broadcast_word(std::uint32_t x) {
+  const __m256i all = _mm256_set1_epi32(static_cast<int>(x));
+  return {all, all};
+}
+inline Words operator+(Words a, Words b) { return {_mm256_add_epi32(a.low, b.low), _mm256_add_epi32(a.high, b.high)}; }
+inline Words operator-(Words a, Words b) { return {_mm256_sub_epi32(a.low, b.low), _mm256_sub_epi32(a.high, b.high)}; }
+inline Words operator&(Words a, Words b) { return {_mm256_and_si256(a.low, b.low), _mm256_and_si256(a.high, b.high)}; }
+inline Words operator|(Words a, Words b) { return {_mm256_or_si256(a.low, b.low), _mm256_or_si256(a.high, b.high)}; }
+template <int bits>
+inline Words shift_left(Words a) {
+  return {_mm256_slli_epi32(a.low, bits), _mm256_slli_epi32(a.high, bits)};
+}
+template <int bits>
+inline Words shift_right(Words a) {
+  return {_mm256_srli_epi32(a.low, bits), _mm256_srli_epi32(a.high, bits)};
+}
+template <int bits>
+inline Words shift_right_signed(Words a) {
+  return {_mm256_srai_epi32(a.low, bits), _mm256_srai_epi32(a.high, bits)};
+}
+
+inline float sum(Lanes x) {
+  const __m256 eight = _mm256_add_ps(x.low, x.high);
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+inline float largest(Lanes x) {
+  const __m256 eight = _mm256_max_ps(x.low, x.high);
+  const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+
+inline Words load_halves(const void* address) {
+  const auto* p = static_cast<const __m128i_u*>(address);
+  return {_mm256_cvtepu16_epi32(_mm_loadu_si128(p)), _mm256_cvtepu16_epi32(_mm_loadu_si128(p + 1))};
+}
+inline void store_halves(void* address, Words x) {
+  const Words halves = x & broadcast_word(0xFFFF);
+  const __m256i packed = _mm256_packus_epi32(halves.low, halves.high);  // in quarters 0 2 1 3
+  _mm256_storeu_si256(static_cast<__m256i_u*>(address), _mm256_permute4x64_epi64(packed, 0xD8));
+}
+
+inline Lanes load_f16(const void* address) {
+  const auto* p = static_cast<const __m128i_u*>(address);
+  return {_mm256_cvtph_ps(_mm_loadu_si128(p)), _mm256_cvtph_ps(_mm_loadu_si128(p + 1))};
+}
+
+/// e4m3 has the layout of a half with the exponent 8 smaller: shift into place, convert, multiply by 2^8. Only NaN, an
+/// ordinary half after the shift, needs a correction.
+inline Lanes load_e4m3(const void* address) {
+  const __m128i codes = _mm_loadu_si128(static_cast<const __m128i_u*>(address));
+  const __m256i wide = _mm256_slli_epi16(_mm256_cvtepi8_epi16(codes), 7);  // the sign is now in bits 15 and 14
+  const __m256i magnitude = _mm256_and_si256(wide, _mm256_set1_epi16(0x3F80));
+  const __m256i nan = _mm256_cmpeq_epi16(magnitude, _mm256_set1_epi16(0x3F80));
+  const __m256i half =
+      _mm256_or_si256(_mm256_andnot_si256(_mm256_set1_epi16(0x4000), wide), _mm256_and_si256(nan, _mm256_set1_epi16(0x7E00)));
+  const __m256 scale = _mm256_set1_ps(256.0f);
+  return {_mm256_mul_ps(_mm256_cvtph_ps(_mm256_castsi256_si128(half)), scale),
+          _mm256_mul_ps(_mm256_cvtph_ps(_mm256_extracti128_si256(half, 1)), scale)};
+}
+
+/// The eight magnitudes are halves whose low byte is zero: a byte shuffle looks up the high byte.
+inline Lanes load_e2m1(const void* address) {
+  const __m128i pairs = _mm_loadl_epi64(static_cast<const __m128i_u*>(address));
+  const __m128i nibble = _mm_set1_epi8(15);
+  const __m128i codes = _mm_unpacklo_epi8(_mm_and_si128(pairs, nibble), _mm_and_si128(_mm_srli_epi16(pairs, 4), nibble));
+  const __m128i high_bytes = _mm_setr_epi8(0x00, 0x38, 0x3C, 0x3E, 0x40, 0x42, 0x44, 0x46,  //
+                                           -0x80, -0x48, -0x44, -0x42, -0x40, -0x3E, -0x3C, -0x3A);
+  const __m128i high = _mm_shuffle_epi8(high_bytes, codes);
+  const __m128i zero = _mm_setzero_si128();
+  return {_mm256_cvtph_ps(_mm_unpacklo_epi8(zero, high)), _mm256_cvtph_ps(_mm_unpackhi_epi8(zero, high))};
+}
+
+}  // namespace
+}  // namespace calandra

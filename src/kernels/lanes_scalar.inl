@@ -1,0 +1,158 @@
+// Sixteen float32 lanes as plain arrays: what the other backends must match bit for bit. Compilers turn these loops into
+// vector code where the target has a fused multiply-add (AArch64); elsewhere every one is a library call.
+//
+// A backend defines: Lanes (floats), Words (their bits), Mask; the operations below; decoders of 16 stored weights; and
+// kColumnsOf. Like every .inl of this folder it belongs to one translation unit: all names are in an unnamed namespace, so
+// that code made for one instruction set can never be linked in place of another's.
+
+#include "tensor/element.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace calandra {
+namespace {
+
+struct Lanes {
+  float v[16];
+};
+struct Words {
+  std::uint32_t v[16];
+};
+struct Mask {
+  bool v[16];
+};
+
+/// Weight rows that a tile of 1, 2, 3 or 4 rows of activations takes at a time.
+constexpr int kColumnsOf[5] = {0, 1, 1, 1, 1};
+
+template <class Result, class Function>
+inline Result each_lane(Function function) {
+  Result result;
+  for (int i = 0; i < 16; ++i) result.v[i] = function(i);
+  return result;
+}
+
+inline Lanes broadcast(float x) {
+  return each_lane<Lanes>([&](int) { return x; });
+}
+inline Lanes zero_lanes() { return broadcast(0.0f); }
+inline Lanes load(const void* address) {
+  Lanes x;
+  std::memcpy(x.v, address, sizeof(x.v));
+  return x;
+}
+inline void store(float* address, const Lanes& x) { std::memcpy(address, x.v, sizeof(x.v)); }
+
+inline Lanes operator+(const Lanes& a, const Lanes& b) {
+  return each_lane<Lanes>([&](int i) { return a.v[i] + b.v[i]; });
+}
+inline Lanes operator-(const Lanes& a, const Lanes& b) {
+  return each_lane<Lanes>([&](int i) { return a.v[i] - b.v[i]; });
+}
+inline Lanes operator*(const Lanes& a, const Lanes& b) {
+  return each_lane<Lanes>([&](int i) { return a.v[i] * b.v[i]; });
+}
+inline Lanes operator/(const Lanes& a, const Lanes& b) {
+  return each_lane<Lanes>([&](int i) { return a.v[i] / b.v[i]; });
+}
+/// a * b + c, rounded once.
+inline Lanes fma(const Lanes& a, const Lanes& b, const Lanes& c) {
+  return each_lane<Lanes>([&](int i) { return __builtin_fmaf(a.v[i], b.v[i], c.v[i]); });
+}
+/// The second operand if either is NaN: min(limit, x) keeps a NaN of x.
+inline Lanes min(const Lanes& a, const Lanes& b) {
+  return each_lane<Lanes>([&](int i) { return a.v[i] < b.v[i] ? a.v[i] : b.v[i]; });
+}
+inline Lanes max(const Lanes& a, const Lanes& b) {
+  return each_lane<Lanes>([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
+}
+
+inline Mask less(const Lanes& a, const Lanes& b) {
+  return each_lane<Mask>([&](int i) { return a.v[i] < b.v[i]; });
+}
+inline Mask is_nan(const Lanes& a) {
+  return each_lane<Mask>([&](int i) { return a.v[i] != a.v[i]; });
+}
+inline Lanes select(const Mask& mask, const Lanes& yes, const Lanes& no) {
+  return each_lane<Lanes>([&](int i) { return mask.v[i] ? yes.v[i] : no.v[i]; });
+}
+
+inline Words bits_of(const Lanes& x) {
+  Words bits;
+  std::memcpy(bits.v, x.v, sizeof(bits.v));
+  return bits;
+}
+inline Lanes lanes_of(const Words& bits) { return load(bits.v); }
+inline Words broadcast_word(std::uint32_t x) {
+  return each_lane<Words>([&](int) { return x; });
+}
+inline Words operator+(const Words& a, const Words& b) {
+  return each_lane<Words>([&](int i) { return a.v[i] + b.v[i]; });
+}
+inline Words operator-(const Words& a, const Words& b) {
+  return each_lane<Words>([&](int i) { return a.v[i] - b.v[i]; });
+}
+inline Words operator&(const Words& a, const Words& b) {
+  return each_lane<Words>([&](int i) { return a.v[i] & b.v[i]; });
+}
+inline Words operator|(const Words& a, const Words& b) {
+  return each_lane<Words>([&](int i) { return a.v[i] | b.v[i]; });
+}
+template <int bits>
+inline Words shift_left(const Words& a) {
+  return each_lane<Words>([&](int i) { return a.v[i] << bits; });
+}
+template <int bits>
+inline Words shift_right(const Words& a) {
+  return each_lane<Words>([&](int i) { return a.v[i] >> bits; });
+}
+/// Keeps the sign.
+template <int bits>
+inline Words shift_right_signed(const Words& a) {
+  return each_lane<Words>([&](int i) { return static_cast<std::uint32_t>(static_cast<std::int32_t>(a.v[i]) >> bits); });
+}
+
+/// The one reduction: lanes i and i + 8, then i + 4, i + 2, i + 1.
+inline float sum(Lanes x) {
+  for (int half = 8; half > 0; half /= 2) {
+    for (int i = 0; i < half; ++i) x.v[i] = x.v[i] + x.v[i + half];
+  }
+  return x.v[0];
+}
+inline float largest(Lanes x) {
+  for (int half = 8; half > 0; half /= 2) {
+    for (int i = 0; i < half; ++i) x.v[i] = x.v[i] > x.v[i + half] ? x.v[i] : x.v[i + half];
+  }
+  return x.v[0];
+}
+
+/// Sixteen 16-bit values, zero-extended; and the low halves back.
+inline Words load_halves(const void* address) {
+  std::uint16_t halves[16];
+  std::memcpy(halves, address, sizeof(halves));
+  return each_lane<Words>([&](int i) { return std::uint32_t{halves[i]}; });
+}
+inline void store_halves(void* address, const Words& x) {
+  std::uint16_t halves[16];
+  for (int i = 0; i < 16; ++i) halves[i] = static_cast<std::uint16_t>(x.v[i]);
+  std::memcpy(address, halves, sizeof(halves));
+}
+
+inline Lanes load_f16(const void* address) {
+  const Words halves = load_halves(address);
+  return each_lane<Lanes>([&](int i) { return f16_decode(static_cast<std::uint16_t>(halves.v[i])); });
+}
+inline Lanes load_e4m3(const void* address) {
+  const auto* codes = static_cast<const std::uint8_t*>(address);
+  return each_lane<Lanes>([&](int i) { return e4m3_decode(codes[i]); });
+}
+/// Sixteen codes in 8 bytes, the even one in the low bits.
+inline Lanes load_e2m1(const void* address) {
+  const auto* pairs = static_cast<const std::uint8_t*>(address);
+  return each_lane<Lanes>([&](int i) { return e2m1_decode(static_cast<std::uint8_t>(pairs[i / 2] >> (i % 2 * 4) & 15)); });
+}
+
+}  // namespace
+}  // namespace calandra

@@ -1,0 +1,15 @@
+#include "kernels/scratch.h"
+
+#include "base/aligned.h"
+
+#include <cstddef>
+
+namespace calandra {
+
+float* scratch(std::int64_t count) {
+  thread_local AlignedArray<float> buffer;
+  if (buffer.size() < static_cast<std::size_t>(count)) buffer = AlignedArray<float>(static_cast<std::size_t>(count));
+  return buffer.data();
+}
+
+}  // namespace calandra
