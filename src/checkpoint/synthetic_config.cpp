@@ -1,0 +1,197 @@
+#include "checkpoint/synthetic_config.h"
+
+#include "base/error.h"
+#include "checkpoint/synthetic_tokenizer.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+namespace calandra {
+namespace {
+
+using nlohmann::ordered_json;
+
+/// SwiGLU limits: `limit` from layer `from` on, to the next entry.
+struct Limit {
+  std::int64_t from;
+  int limit;
+};
+
+struct ModelValues {
+  LingModel model;
+  std::string_view name;
+  std::int64_t hidden, dense_width, expert_width, layers, heads, group, dense_layers, experts;
+  std::optional<std::int64_t> q_rank;
+  std::int64_t mtp_layers;
+  std::vector<Limit> routed_limits, shared_limits;  // empty: null
+  std::int64_t context;
+};
+
+const std::array<ModelValues, 3>& all_models() {
+  static const std::array<ModelValues, 3> models = {{
+      {LingModel::Tiny30, "ling-3.0-tiny", 1536, 4608, 512, 24, 16, 4, 1, 128, 256, 0, {}, {}, 131072},
+      {LingModel::Flash30, "ling-3.0-flash", 2560, 6144, 768, 42, 32, 6, 2, 512, std::nullopt, 1,
+       {{35, 4}}, {{34, 5}, {40, 7}}, 262144},
+      {LingModel::Flash31, "ling-3.1-flash", 4096, 10240, 1280, 72, 64, 8, 4, 512, 1536, 1, {{65, 10}}, {{64, 10}}, 262144},
+  }};
+  return models;
+}
+
+const ModelValues& values_of(LingModel model) { return all_models()[static_cast<std::size_t>(model)]; }
+
+constexpr std::array<std::string_view, 4> kFormatNames = {"bf16", "fp8", "fp8-ue8m0", "fp4"};
+
+constexpr std::int64_t kRouterGroups = 8;
+constexpr std::int64_t kKeptGroups = 4;
+constexpr std::int64_t kTopK = 8;
+constexpr std::int64_t kScaleEdge = 128;
+
+/// The sizes that a slice may change.
+struct Slice {
+  std::int64_t layers, experts, vocab;
+};
+
+Slice checked_slice(const SyntheticOptions& options, const ModelValues& values) {
+  const Slice slice = {options.layers.value_or(values.layers), options.experts.value_or(values.experts),
+                       options.vocab.value_or(kLingVocab)};
+  if (slice.layers < values.group || slice.layers > values.layers || slice.layers % values.group != 0) {
+    fail("--layers {}: {} has {} layers in groups of {}; expected a multiple of {} up to {}", slice.layers, values.name, values.layers,
+         values.group, values.group, values.layers);
+  }
+  // The kept groups must hold top-k experts.
+  constexpr std::int64_t kMinExperts = kTopK / kKeptGroups * kRouterGroups;
+  if (slice.experts < kMinExperts || slice.experts > values.experts || slice.experts % kRouterGroups != 0) {
+    fail("--experts {}: expected a multiple of {} (router groups) from {} to {}", slice.experts, kRouterGroups, kMinExperts, values.experts);
+  }
+  if (slice.vocab < min_synthetic_vocab() || slice.vocab > kLingVocab) {
+    fail("--vocab {}: expected {} to {}", slice.vocab, min_synthetic_vocab(), kLingVocab);
+  }
+  return slice;
+}
+
+ordered_json limit_list(const std::vector<Limit>& limits, std::int64_t layers) {
+  if (limits.empty()) return nullptr;
+  std::vector<int> list(static_cast<std::size_t>(layers), 0);
+  for (const Limit& limit : limits) {
+    if (limit.from < layers) std::fill(list.begin() + static_cast<std::ptrdiff_t>(limit.from), list.end(), limit.limit);
+  }
+  return list;
+}
+
+ordered_json quantization_config(SyntheticFormat format, const ModelValues& values, std::int64_t layers) {
+  // Whole segments at the end of a module's path; a router is called mlp.gate.
+  std::vector<std::string> kept = {"lm_head", "model.word_embeddings", "b_proj", "mlp.gate"};
+  const auto keep_in = [&](std::int64_t layer, const char* module) { kept.push_back(std::to_string(layer) + module); };
+  const bool e8m0 = format == SyntheticFormat::Fp8E8m0;
+  for (std::int64_t i = values.group - 1; i < layers; i += values.group) {
+    keep_in(i, ".attention.g_proj");
+    if (e8m0 && !values.q_rank) keep_in(i, ".attention.q_proj");
+  }
+  if (values.mtp_layers > 0) {
+    keep_in(layers, ".eh_proj");
+    if (e8m0) keep_in(layers, ".attention.g_proj");
+    if (e8m0 && !values.q_rank) keep_in(layers, ".attention.q_proj");
+  }
+  if (e8m0) {
+    for (const char* name : {"q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj"}) kept.emplace_back(name);
+  }
+  ordered_json config = {{"quant_method", "fp8"}, {"fmt", "e4m3"}, {"activation_scheme", "dynamic"},
+                         {"weight_block_size", {kScaleEdge, kScaleEdge}}, {"modules_to_not_convert", kept}};
+  if (format != SyntheticFormat::Fp8) config["scale_fmt"] = "ue8m0";
+  if (format == SyntheticFormat::Fp4) {
+    config["routed_experts_quant_method"] = "mxfp4";
+    config["routed_experts_group_size"] = 32;
+  }
+  return config;
+}
+
+/// Keys that are equal in all models.
+constexpr const char* kFamilyConfig = R"({
+  "hidden_act": "silu", "num_kv_heads_for_linear_attn": 0, "head_dim": 128, "short_conv_kernel_size": 4,
+  "no_kda_lora": true, "use_kda_lora": false, "kda_safe_gate": true, "kda_lower_bound": -5.0,
+  "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "qk_head_dim": 192, "v_head_dim": 128,
+  "rotary_dim": 64, "partial_rotary_factor": 0.5, "rope_theta": 6000000, "rope_interleave": true, "rope_scaling": null,
+  "use_mla_nope": false, "gated_attention_proj_granularity_type": "head_wise",
+  "num_shared_experts": 1, "norm_topk_prob": true, "routed_scaling_factor": 2.5, "score_function": "sigmoid",
+  "scoring_func": "sigmoid", "topk_method": "noaux_tc", "moe_router_enable_expert_bias": true, "router_dtype": "fp32",
+  "rms_norm_eps": 1e-06, "tie_word_embeddings": false, "use_bias": false, "use_qkv_bias": false, "use_qk_norm": true,
+  "use_rmsnorm": true, "use_cache": true, "max_window_layers": 20, "mtp_use_kda": false, "mtp_loss_scaling_factor": 0,
+  "embedding_dropout": 0.0, "attention_dropout": 0.0, "output_dropout": 0.0, "initializer_range": 0.02,
+  "output_router_logits": false, "group_norm_size": 1, "linear_silu": false, "seq_aux": true, "scale_router_input": false,
+  "use_nGPT": false, "value_norm": false, "up_proj_norm": false, "torch_dtype": "bfloat16"
+})";
+
+template <class Names>
+std::string listed(const Names& names) {
+  std::string text;
+  for (const std::string_view name : names) text += (text.empty() ? "" : ", ") + std::string(name);
+  return text;
+}
+
+}  // namespace
+
+std::string_view name_of(LingModel model) { return values_of(model).name; }
+
+LingModel ling_model_of(std::string_view name) {
+  std::vector<std::string_view> names;
+  for (const ModelValues& values : all_models()) {
+    if (values.name == name) return values.model;
+    names.push_back(values.name);
+  }
+  fail("no model is called '{}'; expected one of {}", name, listed(names));
+}
+
+std::string_view name_of(SyntheticFormat format) { return kFormatNames[static_cast<std::size_t>(format)]; }
+
+SyntheticFormat synthetic_format_of(std::string_view name) {
+  const auto found = std::find(kFormatNames.begin(), kFormatNames.end(), name);
+  if (found == kFormatNames.end()) fail("no format is called '{}'; expected one of {}", name, listed(kFormatNames));
+  return static_cast<SyntheticFormat>(found - kFormatNames.begin());
+}
+
+ordered_json synthetic_config(const SyntheticOptions& options) {
+  const ModelValues& values = values_of(options.model);
+  const Slice slice = checked_slice(options, values);
+  ordered_json config = {
+      {"architectures", ordered_json::array({"BailingMoeV3ForCausalLM"})},
+      {"model_type", "bailing_hybrid"},
+      {"auto_map", {{"AutoConfig", "configuration_bailing_moe_v3.BailingMoeV3Config"},
+                    {"AutoModel", "modeling_bailing_moe_v3.BailingMoeV3Model"},
+                    {"AutoModelForCausalLM", "modeling_bailing_moe_v3.BailingMoeV3ForCausalLM"}}},
+      {"vocab_size", slice.vocab},
+      {"hidden_size", values.hidden},
+      {"intermediate_size", values.dense_width},
+      {"moe_intermediate_size", values.expert_width},
+      {"moe_shared_expert_intermediate_size", values.expert_width},
+      {"num_hidden_layers", slice.layers},
+      {"num_attention_heads", values.heads},
+      {"num_key_value_heads", values.heads},
+      {"layer_group_size", values.group},
+      {"first_k_dense_replace", std::min(values.dense_layers, slice.layers)},
+      {"q_lora_rank", values.q_rank ? ordered_json(*values.q_rank) : ordered_json(nullptr)},
+      {"num_experts", slice.experts},
+      {"num_experts_per_tok", kTopK},
+      {"n_group", kRouterGroups},
+      {"topk_group", kKeptGroups},
+      {"expert_swiglu_limit_list", limit_list(values.routed_limits, slice.layers)},
+      {"share_expert_swiglu_limit_list", limit_list(values.shared_limits, slice.layers)},
+      {"max_position_embeddings", values.context},
+      {"num_nextn_predict_layers", values.mtp_layers},
+      {"bos_token_id", added_token_id("<|startoftext|>", slice.vocab)},
+      {"eos_token_id", added_token_id("<|role_end|>", slice.vocab)},
+      {"pad_token_id", added_token_id("<|endoftext|>", slice.vocab)},
+  };
+  config.update(ordered_json::parse(kFamilyConfig));
+  if (options.format != SyntheticFormat::Bf16) config["quantization_config"] = quantization_config(options.format, values, slice.layers);
+  return config;
+}
+
+ordered_json synthetic_generation_config(const ordered_json& config) {
+  return {{"do_sample", true}, {"temperature", 1.0}, {"top_p", 0.95}, {"top_k", 20}, {"bos_token_id", config.at("bos_token_id")},
+          {"eos_token_id", ordered_json::array({config.at("eos_token_id")})}, {"pad_token_id", config.at("pad_token_id")}};
+}
+
+}  // namespace calandra
