@@ -1,0 +1,294 @@
+#include "text/jinja_runtime.h"
+
+#include <fmt/printf.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
+#include "text/jinja_text.h"
+
+namespace calandra::jinja {
+namespace {
+
+[[noreturn]] void refuse(std::string_view symbol, const Value& a, const Value& b) {
+  for (const Value& value : {a, b}) {
+    if (value.is_undefined()) fail("{}", value.reason());
+  }
+  fail("unsupported operand types for {}: '{}' and '{}'", symbol, type_name(a), type_name(b));
+}
+
+std::string_view symbol_of(BinaryOperator operation) {
+  switch (operation) {
+    case BinaryOperator::add:
+      return "+";
+    case BinaryOperator::subtract:
+      return "-";
+    case BinaryOperator::multiply:
+      return "*";
+    case BinaryOperator::divide:
+      return "/";
+    case BinaryOperator::floor_divide:
+      return "//";
+    case BinaryOperator::modulo:
+      return "%";
+    case BinaryOperator::power:
+      return "**";
+  }
+  return "";
+}
+
+std::int64_t floor_divide(std::int64_t a, std::int64_t b) {
+  const std::int64_t quotient = a / b;
+  return a % b != 0 && (a < 0) != (b < 0) ? quotient - 1 : quotient;
+}
+
+double float_modulo(double a, double b) {
+  const double rest = std::fmod(a, b);
+  return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
+}
+
+std::int64_t integer_power(std::int64_t base, std::int64_t exponent) {
+  std::int64_t result = 1;
+  if (base == 0 || base == 1) return exponent == 0 ? 1 : base;
+  if (base == -1) return exponent % 2 == 0 ? 1 : -1;
+  for (; exponent > 0; --exponent) {
+    if (__builtin_mul_overflow(result, base, &result)) fail("integer overflow");
+  }
+  return result;
+}
+
+Value operate_integers(BinaryOperator operation, std::int64_t a, std::int64_t b) {
+  std::int64_t result = 0;
+  bool overflow = false;
+  switch (operation) {
+    case BinaryOperator::add:
+      overflow = __builtin_add_overflow(a, b, &result);
+      break;
+    case BinaryOperator::subtract:
+      overflow = __builtin_sub_overflow(a, b, &result);
+      break;
+    case BinaryOperator::multiply:
+      overflow = __builtin_mul_overflow(a, b, &result);
+      break;
+    case BinaryOperator::divide:
+      if (b == 0) fail("division by zero");
+      return static_cast<double>(a) / static_cast<double>(b);
+    case BinaryOperator::floor_divide:
+    case BinaryOperator::modulo:
+      if (b == 0) fail("integer division or modulo by zero");
+      overflow = b == -1 && a == std::numeric_limits<std::int64_t>::min();
+      if (!overflow) result = operation == BinaryOperator::modulo ? a - floor_divide(a, b) * b : floor_divide(a, b);
+      break;
+    case BinaryOperator::power:
+      if (b < 0) return std::pow(static_cast<double>(a), static_cast<double>(b));
+      result = integer_power(a, b);
+      break;
+  }
+  if (overflow) fail("integer overflow");
+  return result;
+}
+
+Value operate_floats(BinaryOperator operation, double a, double b) {
+  const bool divides =
+      operation == BinaryOperator::divide || operation == BinaryOperator::floor_divide || operation == BinaryOperator::modulo;
+  if (divides && b == 0) fail("float division by zero");
+  switch (operation) {
+    case BinaryOperator::add:
+      return a + b;
+    case BinaryOperator::subtract:
+      return a - b;
+    case BinaryOperator::multiply:
+      return a * b;
+    case BinaryOperator::divide:
+      return a / b;
+    case BinaryOperator::floor_divide:
+      return std::floor((a - float_modulo(a, b)) / b + 0.5);
+    case BinaryOperator::modulo:
+      return float_modulo(a, b);
+    case BinaryOperator::power:
+      return std::pow(a, b);
+  }
+  return 0.0;
+}
+
+Value repeat(Runtime& runtime, const Value& value, std::int64_t times) {
+  const auto count_times = static_cast<std::uint64_t>(std::max<std::int64_t>(0, times));
+  const std::uint64_t unit = value.text() ? value.text()->size() : value.sequence()->items.size() * sizeof(Value);
+  if (unit != 0 && count_times > runtime.options().max_work / unit) fail("the render takes too much work");
+  runtime.spend(unit * count_times);
+  if (value.text()) {
+    std::string text;
+    if (unit != 0) text.reserve(unit * count_times);
+    for (std::uint64_t i = 0; unit != 0 && i < count_times; ++i) text += *value.text();
+    return text;
+  }
+  List items;
+  for (std::uint64_t i = 0; unit != 0 && i < count_times; ++i) {
+    items.insert(items.end(), value.sequence()->items.begin(), value.sequence()->items.end());
+  }
+  return Value::list(std::move(items), value.sequence()->is_tuple);
+}
+
+Value add(Runtime& runtime, const Value& a, const Value& b) {
+  if (a.text() && b.text()) {
+    runtime.spend(a.text()->size() + b.text()->size());
+    return *a.text() + *b.text();
+  }
+  if (a.sequence() && b.sequence() && a.sequence()->is_tuple == b.sequence()->is_tuple) {
+    runtime.spend((a.sequence()->items.size() + b.sequence()->items.size()) * sizeof(Value));
+    List items = a.sequence()->items;
+    items.insert(items.end(), b.sequence()->items.begin(), b.sequence()->items.end());
+    return Value::list(std::move(items), a.sequence()->is_tuple);
+  }
+  refuse("+", a, b);
+}
+
+/// One conversion of text % values: letters, flags, width and precision as C has them.
+std::string convert(char letter, const std::string& flags, const Value& value) {
+  switch (letter) {
+    case 's':
+    case 'r': {
+      const std::string text = letter == 's' ? to_text(value) : to_repr(value);
+      if (flags.empty()) return text;
+      fail("'%{}{}' is not supported in a format", flags, letter);
+    }
+    case 'd':
+    case 'i':
+    case 'x':
+    case 'X':
+    case 'o': {
+      if (!value.number()) fail("%{} format: a number is required, not {}", letter, type_name(value));
+      const auto number = value.integer() ? *value.integer() : static_cast<std::int64_t>(*value.number());
+      return fmt::sprintf(fmt::format("%{}l{}", flags, letter), number);
+    }
+    case 'f':
+    case 'e':
+    case 'g':
+      if (!value.number()) fail("%{} format: a number is required, not {}", letter, type_name(value));
+      return fmt::sprintf(fmt::format("%{}{}", flags, letter), *value.number());
+    default:
+      fail("unsupported format character '{}'", letter);
+  }
+}
+
+}  // namespace
+
+List bind(const Arguments& arguments, std::initializer_list<std::string_view> names) {
+  if (arguments.positional.size() > names.size()) {
+    fail("takes at most {} arguments, {} given", names.size(), arguments.positional.size());
+  }
+  List values = arguments.positional;
+  values.resize(names.size());
+  for (const auto& [name, value] : arguments.named) {
+    const auto place = static_cast<std::size_t>(std::find(names.begin(), names.end(), name) - names.begin());
+    if (place == names.size()) fail("unexpected argument '{}'", name);
+    if (place < arguments.positional.size()) fail("got two values for argument '{}'", name);
+    values[place] = value;
+  }
+  return values;
+}
+
+Value Object::attribute(Runtime&, std::string_view name) {
+  return undefined(fmt::format("the object has no attribute '{}'", name));
+}
+Value Object::call(Runtime&, const Arguments&) { fail("the object is not callable"); }
+
+Value Namespace::attribute(Runtime& runtime, std::string_view name) {
+  for (const auto& [known, value] : values_) {
+    if (known == name) return value;
+  }
+  return Object::attribute(runtime, name);
+}
+
+void Namespace::set(std::string_view name, Value value) {
+  for (auto& [known, old] : values_) {
+    if (known == name) {
+      old = std::move(value);
+      return;
+    }
+  }
+  values_.emplace_back(name, std::move(value));
+}
+
+void Runtime::spend(std::uint64_t bytes) {
+  if (bytes > work_left_) fail("the render takes too much work");
+  work_left_ -= bytes;
+}
+
+Value attribute(Runtime& runtime, const Value& value, std::string_view name) {
+  if (value.is_undefined()) fail("{}", value.reason());
+  if (value.object()) return value.object()->attribute(runtime, name);
+  if (const Method method = find_method(value, name)) {
+    return runtime.make<Function>(
+        [method, value](Runtime& inner, const Arguments& arguments) { return method(inner, value, arguments); });
+  }
+  if (const Mapping* mapping = value.mapping()) {
+    if (const Value* found = find(*mapping, name)) return *found;
+    if (is_mutating_method(value, name)) return undefined(fmt::format("a template must not change data: dict.{}", name));
+    return undefined(fmt::format("'dict object' has no attribute '{}'", name));
+  }
+  if (is_mutating_method(value, name)) return undefined(fmt::format("a template must not change data: list.{}", name));
+  return undefined(fmt::format("'{} object' has no attribute '{}'", value.is_none() ? "None" : type_name(value), name));
+}
+
+Value subscript(Runtime& runtime, const Value& value, const Value& index) {
+  if (value.is_undefined()) fail("{}", value.reason());
+  if (value.object())
+    return index.text() ? value.object()->attribute(runtime, *index.text()) : undefined("the object has no items");
+  if (value.text()) runtime.spend(value.text()->size());
+  Value found = item(value, index);
+  if (found.is_undefined() && index.text()) return attribute(runtime, value, *index.text());
+  return found;
+}
+
+Value call(Runtime& runtime, const Value& callee, const Arguments& arguments) {
+  runtime.spend_step();
+  if (callee.is_undefined()) fail("{}", callee.reason());
+  if (!callee.object()) fail("'{}' object is not callable", type_name(callee));
+  return callee.object()->call(runtime, arguments);
+}
+
+Value operate(Runtime& runtime, BinaryOperator operation, const Value& a, const Value& b) {
+  if (a.integer() && b.integer()) return operate_integers(operation, *a.integer(), *b.integer());
+  if (a.number() && b.number()) return operate_floats(operation, *a.number(), *b.number());
+  if (operation == BinaryOperator::add) return add(runtime, a, b);
+  if (operation == BinaryOperator::multiply) {
+    if ((a.text() || a.sequence()) && b.integer()) return repeat(runtime, a, *b.integer());
+    if ((b.text() || b.sequence()) && a.integer()) return repeat(runtime, b, *a.integer());
+  }
+  if (operation == BinaryOperator::modulo && a.text()) {
+    std::string text = format_text(*a.text(), b.sequence() && b.sequence()->is_tuple ? b.sequence()->items : List{b});
+    runtime.spend(text.size());
+    return text;
+  }
+  refuse(symbol_of(operation), a, b);
+}
+
+std::string format_text(std::string_view format, const List& values) {
+  std::string out;
+  std::size_t used = 0;
+  for (std::size_t i = 0; i < format.size(); ++i) {
+    if (format[i] != '%') {
+      out += format[i];
+      continue;
+    }
+    std::string flags;
+    while (++i < format.size() && std::string_view("+- #0123456789.").find(format[i]) != std::string_view::npos)
+      flags += format[i];
+    if (i >= format.size()) fail("incomplete format");
+    if (format[i] == '%') {
+      out += '%';
+      continue;
+    }
+    if (flags.size() > 6) fail("'%{}' is not supported in a format", flags);
+    if (used >= values.size()) fail("not enough arguments for format string");
+    out += convert(format[i], flags, values[used++]);
+  }
+  if (used < values.size() && !(values.size() == 1 && values[0].mapping()))
+    fail("not all arguments converted during string formatting");
+  return out;
+}
+
+}  // namespace calandra::jinja

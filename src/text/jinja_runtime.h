@@ -1,0 +1,101 @@
+#pragma once
+// What runs a template: the objects that are neither data nor text, the budget, and the built-in filters, tests, methods
+// and functions, which know nothing of the syntax tree.
+
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "text/jinja.h"
+#include "text/jinja_syntax.h"
+#include "text/jinja_value.h"
+
+namespace calandra::jinja {
+
+struct Arguments {
+  List positional;
+  std::vector<std::pair<std::string, Value>> named;
+};
+
+/// The arguments of a built-in in the order of `names`, undefined where none was given. Fails for surplus or unknown ones.
+List bind(const Arguments& arguments, std::initializer_list<std::string_view> names);
+
+class Object {
+ public:
+  virtual ~Object() = default;
+  virtual Value attribute(Runtime& runtime, std::string_view name);
+  virtual Value call(Runtime& runtime, const Arguments& arguments);
+  virtual bool callable() const { return false; }
+};
+
+class Namespace : public Object {
+ public:
+  Value attribute(Runtime& runtime, std::string_view name) override;
+  void set(std::string_view name, Value value);
+
+ private:
+  std::vector<std::pair<std::string, Value>> values_;
+};
+
+/// A built-in function, or a method with the value it belongs to.
+class Function : public Object {
+ public:
+  explicit Function(std::function<Value(Runtime&, const Arguments&)> function) : function_(std::move(function)) {}
+  Value call(Runtime& runtime, const Arguments& arguments) override { return function_(runtime, arguments); }
+  bool callable() const override { return true; }
+
+ private:
+  std::function<Value(Runtime&, const Arguments&)> function_;
+};
+
+/// One render: owns every object made during it, and counts what it costs.
+class Runtime {
+ public:
+  explicit Runtime(const JinjaOptions& options) : options_(options), work_left_(options.max_work) {}
+
+  /// Charges bytes made or walked over. Fails when the render has cost too much.
+  void spend(std::uint64_t bytes);
+  void spend_step() { spend(64); }
+  const JinjaOptions& options() const { return options_; }
+
+  template <class T, class... Parts>
+  T* make(Parts&&... parts) {
+    spend(sizeof(T) + 256);
+    auto object = std::make_unique<T>(std::forward<Parts>(parts)...);
+    T* result = object.get();
+    objects_.push_back(std::move(object));
+    return result;
+  }
+
+ private:
+  const JinjaOptions& options_;
+  std::uint64_t work_left_;
+  std::vector<std::unique_ptr<Object>> objects_;
+};
+
+/// value.name, and value[index] with what is written after the dot or between the brackets.
+Value attribute(Runtime& runtime, const Value& value, std::string_view name);
+Value subscript(Runtime& runtime, const Value& value, const Value& index);
+Value call(Runtime& runtime, const Value& callee, const Arguments& arguments);
+
+Value operate(Runtime& runtime, BinaryOperator operation, const Value& a, const Value& b);
+/// text % values
+std::string format_text(std::string_view format, const List& values);
+
+/// Null if there is none of this name.
+Filter find_filter(std::string_view name);
+Test find_test(std::string_view name);
+using Method = Value (*)(Runtime&, const Value& self, const Arguments&);
+Method find_method(const Value& self, std::string_view name);
+/// True for a method that would change its object, which a template must not do.
+bool is_mutating_method(const Value& self, std::string_view name);
+
+/// range, dict, namespace, raise_exception, strftime_now, cycler, joiner
+using GlobalFunction = Value (*)(Runtime&, const Arguments&);
+GlobalFunction find_function(std::string_view name);
+
+}  // namespace calandra::jinja

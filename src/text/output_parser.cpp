@@ -1,0 +1,403 @@
+#include "text/output_parser.h"
+
+#include <algorithm>
+#include <set>
+
+#include "text/argument_types.h"
+#include "text/marker_scanner.h"
+
+namespace calandra {
+namespace {
+
+constexpr std::string_view kThink = "<think>", kThinkEnd = "</think>", kToolCall = "<tool_call>", kToolCallEnd = "</tool_call>",
+                           kNewlineToolCall = "\n<tool_call>", kKey = "<arg_key>", kKeyEnd = "</arg_key>", kValue = "<arg_value>",
+                           kValueEnd = "</arg_value>", kRole = "<role>", kRoleEnd = "</role>", kNewline = "\n",
+                           kWrittenNewline = "\\n";
+constexpr std::string_view kBlanks = " \t\r\n";
+
+/// Protocol that no user should see where it makes no sense.
+constexpr std::string_view kStrayMarkers[] = {kToolCallEnd,      kKey, kKeyEnd, kValue, kValueEnd, "<tool_response>",
+                                              "</tool_response>"};
+constexpr std::string_view kTurnMarkers[] = {"<role>SYSTEM</role>", "<role>HUMAN</role>", "<role>ASSISTANT</role>",
+                                             "<role>OBSERVATION</role>"};
+
+constexpr std::string_view kNameMarkers[] = {kNewline, kWrittenNewline, kKey, kToolCallEnd};
+constexpr std::string_view kBetweenMarkers[] = {kKey, kToolCallEnd};
+constexpr std::string_view kKeyMarkers[] = {kKeyEnd, kToolCallEnd};
+constexpr std::string_view kWaitingMarkers[] = {kValue, kKey, kToolCallEnd};
+constexpr std::string_view kValueMarkers[] = {kValueEnd};
+
+std::string_view trim(std::string_view text) {
+  const std::size_t begin = text.find_first_not_of(kBlanks);
+  if (begin == text.npos) return {};
+  return text.substr(begin, text.find_last_not_of(kBlanks) - begin + 1);
+}
+
+}  // namespace
+
+OutputFormat OutputFormat::of_template(std::string_view source) {
+  const auto has = [&](std::string_view marker) { return source.find(marker) != source.npos; };
+  OutputFormat format;
+  format.reasoning = has(kThink) || has(kThinkEnd);
+  format.tool_calls = has(kToolCall) && has(kKey) && has(kValue);
+  format.roles = has(kRole);
+  if (has("<|role_end|>")) format.end_markers.emplace_back("<|role_end|>");
+  return format;
+}
+
+class OutputParser::State {
+ public:
+  State(const OutputFormat& format, ReasoningStart start, const nlohmann::ordered_json& tools)
+      : format_(format), types_(tools), has_calls_(format.tool_calls && !types_.empty()) {
+    if (format.reasoning && start == ReasoningStart::open) begin_reasoning();
+    if (format.reasoning && start == ReasoningStart::model_may_open) phase_ = Phase::start;
+    choose_text_markers();
+  }
+
+  std::vector<OutputEvent> push(std::string_view text) {
+    pending_ += text;
+    run(false);
+    return std::exchange(events_, {});
+  }
+
+  std::vector<OutputEvent> finish() {
+    run(true);
+    if (phase_ == Phase::name) emit(OutputEvent::Kind::tool_incomplete, {}, index_ + 1);
+    if (phase_ > Phase::name && phase_ <= Phase::value) emit(OutputEvent::Kind::tool_incomplete, {}, index_);
+    return std::exchange(events_, {});
+  }
+
+  bool ended() const { return phase_ == Phase::ended; }
+
+ private:
+  enum class Phase { start, reasoning, content, name, between, key, waiting, value, after_call, ended };
+
+  void choose_text_markers() {
+    std::vector<std::string_view> common;
+    for (const std::string& marker : format_.end_markers) {
+      if (!marker.empty()) common.push_back(marker);
+    }
+    if (format_.roles) {
+      common.insert(common.end(), std::begin(kTurnMarkers), std::end(kTurnMarkers));
+      common.insert(common.end(), {kRole, kRoleEnd});
+    }
+    after_call_markers_ = common;
+    after_call_markers_.push_back(kToolCall);
+    if (format_.tool_calls) {
+      common.insert(common.end(), std::begin(kStrayMarkers), std::end(kStrayMarkers));
+      common.push_back(kToolCall);
+    }
+    reasoning_markers_ = content_markers_ = common;
+    reasoning_markers_.insert(reasoning_markers_.end(), {kThink, kThinkEnd});
+    if (has_calls_) content_markers_.push_back(kNewlineToolCall);
+  }
+
+  std::span<const std::string_view> markers() const {
+    switch (phase_) {
+      case Phase::reasoning:
+        return reasoning_markers_;
+      case Phase::content:
+        return content_markers_;
+      case Phase::name:
+        return kNameMarkers;
+      case Phase::between:
+        return kBetweenMarkers;
+      case Phase::key:
+        return kKeyMarkers;
+      case Phase::waiting:
+        return kWaitingMarkers;
+      case Phase::value:
+        return kValueMarkers;
+      case Phase::after_call:
+        return after_call_markers_;
+      default:
+        return {};
+    }
+  }
+
+  /// Takes from the pending text all that is decided.
+  void run(bool is_end) {
+    std::size_t done = 0;
+    while (phase_ != Phase::ended) {
+      std::string_view rest = std::string_view(pending_).substr(done);
+      const std::size_t blanks = std::min(rest.find_first_not_of(kBlanks), rest.size());
+      if (phase_ == Phase::start) {
+        const std::string_view word = rest.substr(blanks);
+        if (!is_end && word.size() < kThink.size() && kThink.starts_with(word)) break;
+        if (word.starts_with(kThink)) {
+          begin_reasoning();
+          done += blanks;
+        } else {
+          phase_ = Phase::content;
+        }
+        continue;
+      }
+      if (phase_ == Phase::name && name_.empty()) {
+        done += blanks;
+        rest.remove_prefix(blanks);
+      }
+      const MarkerMatch match = find_marker(rest, markers(), is_end);
+      take_text(rest.substr(0, match.position));
+      done += match.position + match.marker.size();
+      if (match.marker.empty()) break;
+      take_marker(match.marker);
+    }
+    pending_.erase(0, phase_ == Phase::ended ? pending_.size() : done);
+  }
+
+  void take_text(std::string_view text) {
+    if (text.empty()) return;
+    switch (phase_) {
+      case Phase::reasoning:
+        add_reasoning(text);
+        break;
+      case Phase::content:
+        add_content(text);
+        break;
+      case Phase::name:
+        name_ += text;
+        break;
+      case Phase::key:
+        key_ += text;
+        break;
+      case Phase::value:
+        add_value(text);
+        break;
+      default:
+        break;  // between the parts of calls only blanks are expected
+    }
+  }
+
+  void take_marker(std::string_view marker) {
+    switch (phase_) {
+      case Phase::reasoning:
+        take_reasoning_marker(marker);
+        break;
+      case Phase::content:
+      case Phase::after_call:
+        take_text_marker(marker);
+        break;
+      case Phase::name:
+        end_name(marker);
+        break;
+      case Phase::value:
+        end_value();
+        break;
+      default:
+        take_call_marker(marker);
+        break;
+    }
+  }
+
+  void begin_reasoning() {
+    phase_ = Phase::reasoning;
+    skips_newlines_ = true;
+  }
+
+  void take_reasoning_marker(std::string_view marker) {
+    if (marker == kThinkEnd) {
+      phase_ = Phase::content;
+      skips_newlines_ = true;
+    } else if (marker == kThink) {
+      if (!skips_newlines_ || saw_think_) add_reasoning(marker);
+      saw_think_ = true;
+    } else {
+      take_text_marker(marker);
+    }
+  }
+
+  void take_text_marker(std::string_view marker) {
+    if ((marker == kToolCall || marker == kNewlineToolCall) && has_calls_) {
+      phase_ = Phase::name;
+      name_.clear();
+    } else if (marker == kRole) {
+      ++open_roles_;
+      take_text(marker);
+    } else if (marker == kRoleEnd) {
+      // One that closes what the text itself opened is the text's own.
+      if (open_roles_ == 0) return;
+      --open_roles_;
+      take_text(marker);
+    } else if (std::find(std::begin(kTurnMarkers), std::end(kTurnMarkers), marker) != std::end(kTurnMarkers) ||
+               std::find(format_.end_markers.begin(), format_.end_markers.end(), marker) != format_.end_markers.end()) {
+      phase_ = Phase::ended;
+    }
+  }
+
+  // --- calls
+
+  void end_name(std::string_view marker) {
+    name_ = std::string(trim(name_));
+    if (name_.empty()) {
+      // Nobody can answer a call without a name: it is dropped up to the next one.
+      if (marker != kWrittenNewline) phase_ = Phase::after_call;
+      return;
+    }
+    ++index_;
+    emit(OutputEvent::Kind::tool_begin, name_, index_);
+    keys_.clear();
+    phase_ = Phase::between;
+    take_call_marker(marker);
+  }
+
+  void take_call_marker(std::string_view marker) {
+    if (marker == kKey) {
+      key_.clear();
+      phase_ = Phase::key;
+    } else if (marker == kKeyEnd) {
+      key_ = std::string(trim(key_));
+      phase_ = Phase::waiting;
+    } else if (marker == kValue) {
+      begin_value();
+    } else if (marker == kToolCallEnd) {
+      emit(OutputEvent::Kind::tool_arguments, keys_.empty() ? "{}" : "}", index_);
+      emit(OutputEvent::Kind::tool_end, {}, index_);
+      phase_ = Phase::after_call;
+    }
+  }
+
+  void begin_value() {
+    phase_ = Phase::value;
+    value_.clear();
+    value_types_ = types_.types_of(name_, key_);
+    value_is_streamed_ = value_types_.only_string();
+    value_has_begun_ = false;
+    // JSON has each key once; the first one is already on its way.
+    value_is_dropped_ = keys_.contains(key_);
+  }
+
+  void add_value(std::string_view text) {
+    if (value_is_dropped_) return;
+    // A string is passed on as it comes, unless it may turn out to be quoted.
+    if (!value_has_begun_ && text.front() == '"') value_is_streamed_ = false;
+    if (!value_is_streamed_) {
+      value_has_begun_ = true;
+      value_ += text;
+      return;
+    }
+    std::string delta;
+    if (!value_has_begun_) delta = begin_argument() + '"';
+    value_has_begun_ = true;
+    append_json_escaped(delta, text);
+    emit(OutputEvent::Kind::tool_arguments, delta, index_);
+  }
+
+  void end_value() {
+    phase_ = Phase::between;
+    if (value_is_dropped_) return;
+    if (value_is_streamed_) {
+      emit(OutputEvent::Kind::tool_arguments, value_has_begun_ ? "\"" : begin_argument() + "\"\"", index_);
+    } else {
+      emit(OutputEvent::Kind::tool_arguments, begin_argument() + typed_value(value_, value_types_), index_);
+    }
+  }
+
+  /// What comes before a value: `{"key": ` or `, "key": `.
+  std::string begin_argument() {
+    std::string text = keys_.empty() ? "{\"" : ", \"";
+    keys_.insert(key_);
+    append_json_escaped(text, key_);
+    return text + "\": ";
+  }
+
+  // --- text
+
+  /// Newlines around the reasoning are no part of it.
+  void add_reasoning(std::string_view text) {
+    if (!begin_text(text)) return;
+    const std::size_t end = text.find_last_not_of('\n') + 1;
+    if (end > 0) {
+      std::string delta(held_newlines_, '\n');
+      held_newlines_ = 0;
+      emit(OutputEvent::Kind::reasoning, delta.append(text.substr(0, end)));
+    }
+    held_newlines_ += text.size() - end;
+  }
+
+  /// Newlines between the reasoning and the content are no part of it.
+  void add_content(std::string_view text) {
+    if (begin_text(text)) emit(OutputEvent::Kind::content, std::string(text));
+  }
+
+  /// Takes off the newlines that are to be skipped; false if nothing else is there.
+  bool begin_text(std::string_view& text) {
+    if (skips_newlines_) text.remove_prefix(std::min(text.find_first_not_of('\n'), text.size()));
+    if (text.empty()) return false;
+    skips_newlines_ = false;
+    return true;
+  }
+
+  void emit(OutputEvent::Kind kind, std::string text, int index = -1) {
+    if (!events_.empty() && events_.back().kind == kind && events_.back().index == index) {
+      events_.back().text += text;
+    } else {
+      events_.push_back({kind, index, std::move(text)});
+    }
+  }
+
+  const OutputFormat format_;
+  const ToolTypes types_;
+  const bool has_calls_;
+  std::vector<std::string_view> reasoning_markers_, content_markers_, after_call_markers_;
+
+  Phase phase_ = Phase::content;
+  std::string pending_;  ///< not decided yet: at most a marker's length, besides what is being pushed
+  std::vector<OutputEvent> events_;
+
+  bool skips_newlines_ = false;  ///< at the begin of reasoning, and of content after it
+  bool saw_think_ = false;
+  std::size_t held_newlines_ = 0;
+  std::size_t open_roles_ = 0;
+
+  int index_ = -1;  ///< of the last call whose name was told
+  std::string name_, key_, value_;
+  std::set<std::string> keys_;  ///< of the arguments that were told
+  JsonTypes value_types_;
+  bool value_is_streamed_ = false, value_has_begun_ = false, value_is_dropped_ = false;
+};
+
+OutputParser::OutputParser(const OutputFormat& format, ReasoningStart start, const nlohmann::ordered_json& tools)
+    : state_(std::make_unique<State>(format, start, tools)) {}
+OutputParser::~OutputParser() = default;
+OutputParser::OutputParser(OutputParser&&) noexcept = default;
+OutputParser& OutputParser::operator=(OutputParser&&) noexcept = default;
+
+std::vector<OutputEvent> OutputParser::push(std::string_view text) { return state_->push(text); }
+std::vector<OutputEvent> OutputParser::finish() { return state_->finish(); }
+bool OutputParser::ended() const { return state_->ended(); }
+
+void ParsedOutput::add(const std::vector<OutputEvent>& events) {
+  for (const OutputEvent& event : events) {
+    switch (event.kind) {
+      case OutputEvent::Kind::reasoning:
+        reasoning += event.text;
+        break;
+      case OutputEvent::Kind::content:
+        content += event.text;
+        break;
+      case OutputEvent::Kind::tool_begin:
+        tool_calls.push_back({event.text, {}});
+        break;
+      case OutputEvent::Kind::tool_arguments:
+        tool_calls.back().arguments += event.text;
+        break;
+      case OutputEvent::Kind::tool_end:
+        break;
+      case OutputEvent::Kind::tool_incomplete:
+        tool_calls.resize(static_cast<std::size_t>(event.index));
+        has_incomplete_call = true;
+        break;
+    }
+  }
+}
+
+ParsedOutput parse_output(std::string_view text, const OutputFormat& format, ReasoningStart start,
+                          const nlohmann::ordered_json& tools) {
+  OutputParser parser(format, start, tools);
+  ParsedOutput output;
+  output.add(parser.push(text));
+  output.add(parser.finish());
+  return output;
+}
+
+}  // namespace calandra

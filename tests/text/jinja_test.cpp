@@ -1,0 +1,163 @@
+// Expected values were rendered by python3-jinja2 with Hugging Face's settings (tools/oracles/chat/make_jinja_cases.py).
+
+#include "text/jinja.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <rapidcheck.h>
+
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/mapped_file.h"
+
+namespace calandra {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+JinjaOptions with_fixed_clock() {
+  JinjaOptions options;
+  options.clock = [] {
+    std::tm now{};  // Saturday, 7 March 2026, 09:05:02
+    now.tm_year = 126, now.tm_mon = 2, now.tm_mday = 7, now.tm_hour = 9, now.tm_min = 5, now.tm_sec = 2, now.tm_wday = 6,
+    now.tm_yday = 65;
+    return now;
+  };
+  return options;
+}
+
+std::string render(const std::string& source, const Json& context = Json::object(),
+                   const JinjaOptions& options = with_fixed_clock()) {
+  return JinjaTemplate::parse(source, "test.jinja").render(context, options);
+}
+
+/// The message of the error; empty if there is none.
+std::string error_of(const std::string& source, const Json& context = Json::object(), const JinjaOptions& options = {}) {
+  try {
+    render(source, context, options);
+    return "";
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+TEST(Jinja, RendersWhatPythonRenders) {
+  const Json cases = Json::parse(std::ifstream(CALANDRA_SOURCE_DIR "/tests/data/chat/jinja_cases.json"));
+  const std::string bundled = read_text_file(CALANDRA_SOURCE_DIR "/models/austen-5m/chat_template.jinja");
+  ASSERT_GT(cases.size(), 700u);
+  for (const Json& test : cases) {
+    SCOPED_TRACE(test["template"].get<std::string>());
+    const std::string source = test["template"] == "@bundled" ? bundled : test["template"].get<std::string>();
+    if (test.contains("error")) {
+      EXPECT_THAT(error_of(source, test["context"]), StartsWith("test.jinja:")) << test["error"];
+      continue;
+    }
+    try {
+      EXPECT_EQ(render(source, test["context"]), test["output"]) << test["name"];
+    } catch (const Error& error) {
+      ADD_FAILURE() << error.what();
+      continue;
+    }
+    // Python also counts names that are set in one branch only, read or not: it may know more names, never fewer.
+    for (const std::string& variable : JinjaTemplate::parse(source, "test.jinja").variables()) {
+      EXPECT_TRUE(std::find(test["variables"].begin(), test["variables"].end(), variable) != test["variables"].end()) << variable;
+    }
+  }
+}
+
+TEST(Jinja, ErrorsNameTheTemplateAndTheLine) {
+  EXPECT_EQ(error_of("a\nb {{ x | nope }}"), "test.jinja:2: unknown filter 'nope'");
+  EXPECT_EQ(error_of("{% if x is nope %}{% endif %}"), "test.jinja:1: unknown test 'nope'");
+  EXPECT_EQ(error_of("\n\n{% include 'x' %}"), "test.jinja:3: unknown tag 'include'");
+  EXPECT_EQ(error_of("a\n{{ x.y }}"), "test.jinja:2: 'x' is undefined");
+  EXPECT_EQ(error_of("{{ 1 }}\n{{ raise_exception('roles must alternate') }}"), "test.jinja:2: roles must alternate");
+  EXPECT_THAT(error_of("{% for x in y %}"), AllOf(StartsWith("test.jinja:1: "), HasSubstr("endfor")));
+  EXPECT_THAT(error_of("{{ [1].append(2) }}"), HasSubstr("must not change data"));
+}
+
+TEST(Jinja, VariablesAreTheNamesReadFromTheContext) {
+  const auto variables = [](const char* source) { return JinjaTemplate::parse(source, "t").variables(); };
+  using Names = std::set<std::string>;
+  EXPECT_EQ(variables(read_text_file(CALANDRA_SOURCE_DIR "/models/austen-5m/chat_template.jinja").c_str()),
+            (Names{"add_generation_prompt", "enable_thinking", "messages", "thinking", "tools"}));
+  EXPECT_EQ(variables("{% set a = b %}{{ a }}{% for m in c %}{{ m }}{{ loop.index }}{% endfor %}{{ m }}"),
+            (Names{"b", "c", "m"}));
+  EXPECT_EQ(variables("{% if p %}{% set a = 1 %}{% else %}{% set a = 2 %}{% endif %}{{ a }}"), (Names{"p"}));
+  EXPECT_EQ(variables("{% if p is defined %}{% set a = 1 %}{% endif %}{{ a }}"), (Names{"a", "p"}));
+  EXPECT_EQ(variables("{% macro f(x, y=z) %}{{ x }}{{ y }}{{ w }}{% endmacro %}{{ f(1) }}{{ range(3) }}"), (Names{"w", "z"}));
+}
+
+TEST(Jinja, TemplatesThatWouldNeverEndAreStopped) {
+  JinjaOptions options;
+  options.max_work = 50'000'000;
+  options.max_output_bytes = 1'000'000;
+  const auto stopped = [&](const std::string& source) { return error_of(source, Json::object(), options); };
+  EXPECT_THAT(stopped("{% for i in range(10**9) %}{% endfor %}"), HasSubstr("range too big"));
+  EXPECT_THAT(stopped("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"),
+              HasSubstr("too much work"));
+  EXPECT_THAT(stopped("{% for i in range(99999) %}{{ 'aaaaaaaaaaaaaaaaaaaa' }}{% endfor %}"), HasSubstr("output exceeds"));
+  EXPECT_THAT(stopped("{{ 'a' * 10**15 }}"), HasSubstr("too much work"));
+  EXPECT_THAT(stopped("{{ [1] * 10**15 }}"), HasSubstr("too much work"));
+  EXPECT_THAT(stopped("{% set ns = namespace(s='aa') %}{% for i in range(99) %}{% set ns.s = ns.s + ns.s %}{% endfor %}"),
+              HasSubstr("too much work"));
+  EXPECT_THAT(stopped("{% set s = 'a' * 10000 %}{{ s.replace('a', s).replace('a', s) | length }}"), HasSubstr("too much work"));
+  EXPECT_THAT(stopped("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"), HasSubstr("nested too deep"));
+  EXPECT_THAT(stopped("{% set ns = namespace(l=[]) %}{% for i in range(9999) %}{% set ns.l = [ns.l] %}{% endfor %}"),
+              HasSubstr("nested"));
+}
+
+TEST(Jinja, DeepSourcesAreRefusedWithoutUsingUpTheStack) {
+  const auto repeated = [](const std::string& part, int times) {
+    std::string text;
+    for (int i = 0; i < times; ++i) text += part;
+    return text;
+  };
+  for (const std::string part : {"(", "[", "{1:", "-", "not ", "x[", "f(", "1 if 1 else "}) {
+    EXPECT_THAT(error_of("{{ " + repeated(part, 100'000) + " }}"), HasSubstr("test.jinja:1")) << part;
+  }
+  for (const std::string part : {" + 1", " ~ 1 + 1", ".a", "|trim", " and 1", " is defined"}) {
+    EXPECT_THAT(error_of("{{ x" + repeated(part, 100'000) + " }}"), HasSubstr("test.jinja:1")) << part;
+  }
+  EXPECT_THAT(error_of(repeated("{% if x %}", 100'000)), HasSubstr("nested"));
+}
+
+TEST(Jinja, NestedMacrosAndNamespacesLeaveNothingBehind) {  // for the leak checker
+  EXPECT_EQ(render("{% set ns = namespace() %}{% for i in [1, 2] %}{% macro f() %}{{ i }}{{ ns.f is defined }}{% endmacro %}"
+                   "{% set ns.f = f %}{% set ns.self = ns %}{% set ns.loop = loop %}{% endfor %}{{ ns.f() }}"),
+            "2True");
+}
+
+TEST(Jinja, MacrosSeeNamesThatAreSetLater) {
+  EXPECT_EQ(render("{% macro f() %}{{ late }}{% endmacro %}{% set late = 2 %}{{ f() }}"), "2");
+}
+
+TEST(Jinja, TojsonIsReadBackAsTheSameData) {
+  rc::check("tojson is read back as the same data", [] {
+    Json data = Json::object();
+    for (const auto& [key, value] : *rc::gen::arbitrary<std::map<std::string, std::pair<int, double>>>()) {
+      std::string ascii;
+      for (const char c : key) ascii += static_cast<char>(c & 0x7f);
+      data[ascii] = {value.first, value.second, ascii, nullptr, true, {{"k", Json::array()}}};
+    }
+    const Json context = {{"data", data}};
+    RC_ASSERT(Json::parse(render("{{ data | tojson }}", context)) == data);
+    RC_ASSERT(Json::parse(render("{{ data | tojson(indent=3) }}", context)) == data);
+  });
+}
+
+TEST(Jinja, BytesThatAreNoUtf8AreKept) {
+  const Json context = {{"s", "a\x85\xE2\x9C"}};
+  EXPECT_EQ(render("{{ s }}", context), "a\x85\xE2\x9C");
+  EXPECT_EQ(render("{{ s[::-1] }}{{ s | length }}{{ s.upper() }}", context),
+            "\x9C\xE2\x85"
+            "a4A\x85\xE2\x9C");
+}
+
+}  // namespace
+}  // namespace calandra
