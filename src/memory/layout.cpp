@@ -1,0 +1,67 @@
+#include "memory/layout.h"
+
+#include "base/error.h"
+
+#include <algorithm>
+
+namespace calandra {
+namespace {
+
+constexpr std::int64_t kPageTokens = 64;
+constexpr std::int64_t kConvInputs = 3;   // inputs that a convolution of 4 taps looks back
+constexpr std::int64_t kConvStreams = 3;  // q, k, v
+
+constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+MemoryLayout memory_layout(const Config& config, CacheType cache_type, bool with_mtp) {
+  MemoryLayout m;
+  m.cache_type = cache_type;
+  m.kda_layers = config.num_kda_layers();
+  m.mla_layers = config.num_mla_layers();
+  m.mtp_layers = with_mtp ? 1 : 0;
+  m.hidden = config.hidden;
+  m.heads = config.heads;
+  m.head_dim = config.head_dim;
+  m.state_floats = config.heads * config.head_dim * config.head_dim;
+  m.tail_values = kConvStreams * kConvInputs * config.kda_width();
+  m.latent_dim = config.kv_rank;
+  m.rope_dim = config.rope_dim;
+  m.latent_row_values = config.latent_row();
+  m.block_bytes = m.state_floats * 4;
+
+  m.tail_bytes = m.tail_values * value_bytes(cache_type);
+  m.tails_per_block = m.block_bytes / m.tail_bytes;
+  m.tail_blocks = m.kda_layers > 0 ? ceil_div(m.kda_layers, m.tails_per_block) : 0;
+
+  const std::int64_t row_bytes = m.latent_row_values * value_bytes(cache_type);
+  m.page_tokens = kPageTokens;
+  const std::int64_t widest = std::max(m.mla_layers, m.mtp_layers);
+  while (m.page_tokens > 1 && m.page_tokens * row_bytes * widest > m.block_bytes) m.page_tokens /= 2;
+  m.page_bytes = m.page_tokens * row_bytes * m.mla_layers;
+  m.mtp_page_bytes = m.page_tokens * row_bytes * m.mtp_layers;
+  if (std::max(m.page_bytes, m.mtp_page_bytes) > m.block_bytes) {
+    fail("one token's latents of {} MLA layers take {} bytes, expected at most the {} bytes of a KDA state",
+         m.mla_layers, m.page_bytes, m.block_bytes);
+  }
+  m.pages_per_block = m.page_bytes > 0 ? m.block_bytes / m.page_bytes : 0;
+  m.mtp_pages_per_block = m.mtp_page_bytes > 0 ? m.block_bytes / m.mtp_page_bytes : 0;
+  return m;
+}
+
+std::int64_t MemoryLayout::sequence_blocks(std::int64_t tokens) const {
+  const std::int64_t pages = ceil_div(tokens, page_tokens);
+  std::int64_t blocks = fixed_blocks();
+  if (pages_per_block > 0) blocks += ceil_div(pages, pages_per_block);
+  if (mtp_pages_per_block > 0) blocks += ceil_div(pages, mtp_pages_per_block);
+  return blocks;
+}
+
+std::int64_t MemoryLayout::cache_bytes_per_token() const { return mla_layers * latent_row_values * value_bytes(cache_type); }
+
+std::int64_t MemoryLayout::mtp_cache_bytes_per_token() const {
+  return mtp_layers * latent_row_values * value_bytes(cache_type);
+}
+
+}  // namespace calandra

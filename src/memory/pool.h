@@ -1,0 +1,142 @@
+#pragma once
+// The one pool behind everything that grows: equal blocks, each the size of one KDA layer's state. States and tails take
+// whole blocks; latent pages share a block with pages of the same kind and are reference-counted, so that a boundary and
+// the sequences that grew from it hold the same rows once. One thread at a time.
+
+#include "memory/layout.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace calandra {
+
+/// What freed memory looks like until it is handed out again.
+enum class FreedMemory : std::uint8_t {
+  AsIs,
+  Poisoned,  // NaN bit patterns: a row read without having been written cannot go unnoticed
+};
+
+class BlockPool {
+ public:
+  BlockPool(std::int64_t block_bytes, std::int64_t num_blocks, FreedMemory freed);
+  ~BlockPool();
+  BlockPool(const BlockPool&) = delete;
+  BlockPool& operator=(const BlockPool&) = delete;
+
+  /// Index of a free block, or -1 if there is none. Its content is unspecified.
+  std::int64_t take();
+  void give_back(std::int64_t block);
+
+  std::byte* data(std::int64_t block) const { return base_ + block * block_bytes_; }
+  std::int64_t block_bytes() const { return block_bytes_; }
+  std::int64_t num_blocks() const { return num_blocks_; }
+  std::int64_t num_free() const { return static_cast<std::int64_t>(free_.size()); }
+  FreedMemory freed() const { return freed_; }
+
+ private:
+  std::byte* base_ = nullptr;
+  std::int64_t block_bytes_;
+  std::int64_t num_blocks_;
+  FreedMemory freed_;
+  std::vector<std::int64_t> free_;  // last one is handed out next
+};
+
+/// Pages of one kind, carved out of blocks.
+class PagePool {
+ public:
+  PagePool(BlockPool& blocks, std::int64_t page_bytes, std::int64_t pages_per_block);
+
+  /// A page with one holder, or -1 if the pool is dry.
+  std::int64_t take();
+  void add_holder(std::int64_t page);
+  /// The last holder frees the page; the last page frees the block.
+  void drop_holder(std::int64_t page);
+
+  std::byte* data(std::int64_t page) const;
+  std::int64_t page_bytes() const { return page_bytes_; }
+  std::int64_t num_used() const { return num_used_; }
+
+ private:
+  BlockPool& blocks_;
+  std::int64_t page_bytes_;
+  std::int64_t pages_per_block_;
+  std::int64_t num_used_ = 0;
+  std::vector<std::uint32_t> holders_;       // by page
+  std::vector<std::uint32_t> used_in_block_; // by block
+  std::vector<std::int64_t> free_;           // pages of blocks this pool holds
+};
+
+/// Everything a model's sequences take their memory from.
+class MemoryPool {
+ public:
+  MemoryPool(const MemoryLayout& layout, std::int64_t num_blocks, FreedMemory freed = FreedMemory::AsIs)
+      : layout_(layout),
+        blocks_(layout.block_bytes, num_blocks, freed),
+        latents_(blocks_, layout.page_bytes, layout.pages_per_block),
+        mtp_latents_(blocks_, layout.mtp_page_bytes, layout.mtp_pages_per_block) {}
+
+  const MemoryLayout& layout() const { return layout_; }
+  BlockPool& blocks() { return blocks_; }
+  PagePool& latents() { return latents_; }
+  PagePool& mtp_latents() { return mtp_latents_; }
+
+ private:
+  MemoryLayout layout_;
+  BlockPool blocks_;
+  PagePool latents_;
+  PagePool mtp_latents_;
+};
+
+/// Whole blocks of a pool, held until destroyed. Move-only.
+class BlockList {
+ public:
+  explicit BlockList(BlockPool& pool) : pool_(&pool) {}
+  ~BlockList() { clear(); }
+  BlockList(BlockList&& other) noexcept : pool_(other.pool_), blocks_(std::exchange(other.blocks_, {})) {}
+  BlockList& operator=(BlockList&& other) noexcept {
+    std::swap(pool_, other.pool_);
+    std::swap(blocks_, other.blocks_);
+    return *this;
+  }
+
+  /// Adds `count` blocks; false and unchanged if the pool has fewer.
+  bool grow(std::int64_t count);
+  std::int64_t size() const { return static_cast<std::int64_t>(blocks_.size()); }
+  std::byte* operator[](std::int64_t i) const { return pool_->data(blocks_[static_cast<std::size_t>(i)]); }
+
+ private:
+  void clear();
+  BlockPool* pool_;
+  std::vector<std::int64_t> blocks_;
+};
+
+/// References to pages, in position order. Copying shares the pages.
+class PageList {
+ public:
+  explicit PageList(PagePool& pool) : pool_(&pool) {}
+  ~PageList() { resize(0); }
+  PageList(const PageList& other);
+  PageList(PageList&& other) noexcept : pool_(other.pool_), pages_(std::exchange(other.pages_, {})) {}
+  PageList& operator=(PageList other) noexcept {
+    std::swap(pool_, other.pool_);
+    std::swap(pages_, other.pages_);
+    return *this;
+  }
+
+  /// Adds a fresh page; false if the pool is dry.
+  bool push_fresh();
+  /// Replaces the last page by a fresh one with the same content; false and unchanged if the pool is dry.
+  bool copy_last();
+  /// Drops pages from the end.
+  void resize(std::int64_t count);
+  std::int64_t size() const { return static_cast<std::int64_t>(pages_.size()); }
+  std::byte* operator[](std::int64_t i) const { return pool_->data(pages_[static_cast<std::size_t>(i)]); }
+
+ private:
+  PagePool* pool_;
+  std::vector<std::int64_t> pages_;
+};
+
+}  // namespace calandra

@@ -1,0 +1,92 @@
+#pragma once
+// The memory of one sequence. Its position n is one number: KDA states, convolution tails and latents are those after n
+// tokens; the MTP layer's latents are at n - 1, because its row i needs token i + 1. Only the forward pass writes them, and
+// only advance() moves the position. Memory comes from the pool and goes back when the object dies.
+
+#include "memory/pool.h"
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace calandra {
+
+class SequenceMemory;
+
+/// An immutable copy of a sequence at one position: the only thing to resume from. States and tails are copied, latent
+/// pages are shared with the sequence: it only ever writes rows at its own position and later.
+class Boundary {
+ public:
+  std::int64_t position() const { return position_; }
+
+ private:
+  friend class SequenceMemory;
+  explicit Boundary(MemoryPool& pool);
+  std::int64_t position_ = 0;
+  BlockList fixed_;             // states, then tails
+  PageList latents_;
+  PageList mtp_latents_;
+  std::vector<float> hidden_;   // [h] final-norm row of token n - 1; empty at position 0
+};
+
+/// One sequence's rows of one MLA layer.
+struct LatentCache {
+  LatentRows rows;                              // for reading
+  std::span<std::byte* const> pages;            // for writing: the same pages
+  std::int64_t row_bytes = 0;
+  std::byte* row(std::int64_t position) const {
+    return pages[static_cast<std::size_t>(position / rows.page_tokens)] + position % rows.page_tokens * row_bytes;
+  }
+};
+
+class SequenceMemory {
+ public:
+  /// An empty sequence, all states and tails zero; nothing if the pool is dry.
+  static std::unique_ptr<SequenceMemory> create(MemoryPool& pool);
+  /// A sequence that goes on from `boundary`; nothing if the pool is dry.
+  static std::unique_ptr<SequenceMemory> resume(MemoryPool& pool, const Boundary& boundary);
+  SequenceMemory(const SequenceMemory&) = delete;
+  SequenceMemory& operator=(const SequenceMemory&) = delete;
+
+  const MemoryLayout& layout() const { return pool_.layout(); }
+  std::int64_t position() const { return position_; }
+
+  /// Room for tokens up to position `end`; false and unchanged if the pool is dry.
+  bool reserve(std::int64_t end);
+
+  /// A copy of this moment; nothing if the pool is dry.
+  std::unique_ptr<Boundary> snapshot() const;
+
+  // ---- For the forward pass. `kda_index` and `mla_index` count layers of their own kind.
+
+  /// State of one head, [D, D], rows are key channels.
+  std::span<float> state(std::int64_t kda_index, std::int64_t head);
+  /// Last three inputs of the convolutions: [3 streams][3 inputs, oldest first][P] values of the cache's type.
+  std::byte* tails(std::int64_t kda_index);
+  /// Rows of main layer `mla_index`, or of the MTP layer. Valid until the next reserve().
+  LatentCache latents(std::int64_t mla_index);
+  LatentCache mtp_latents();
+  /// Final-norm row [h] of token n - 1, from which the MTP layer's next row is made.
+  std::span<const float> last_hidden() const { return hidden_; }
+  /// All layers have taken `count` more tokens, the last of which has the final-norm row `hidden` [h].
+  void advance(std::int64_t count, std::span<const float> hidden);
+
+ private:
+  explicit SequenceMemory(MemoryPool& pool);
+  LatentCache cache(std::vector<std::vector<std::byte*>>& pages_by_layer, std::size_t layer) const;
+  bool grow(PageList& pages, std::int64_t count, std::vector<std::vector<std::byte*>>& pages_by_layer);
+  void index_page(const PageList& pages, std::int64_t page, std::vector<std::vector<std::byte*>>& pages_by_layer) const;
+
+  MemoryPool& pool_;
+  std::int64_t position_ = 0;
+  BlockList fixed_;
+  PageList latents_;
+  PageList mtp_latents_;
+  std::vector<float> hidden_;
+  // Start of every page's rows, by layer: what the attention kernel walks.
+  std::vector<std::vector<std::byte*>> latent_pages_;
+  std::vector<std::vector<std::byte*>> mtp_pages_;
+};
+
+}  // namespace calandra

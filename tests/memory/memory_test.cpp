@@ -1,0 +1,202 @@
+// Size formulas against published figures; life cycle of blocks, pages, sequences and boundaries.
+
+#include "checkpoint/config.h"
+#include "memory/sequence_memory.h"
+#include "support/golden.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+namespace calandra {
+namespace {
+
+Config published(std::string_view name) {
+  const auto path = source_path(std::string("tests/data/configs/") + std::string(name) + ".json");
+  return parse_config(read_text_file(path), path.string());
+}
+
+/// Two KDA and one MLA layer, 2 heads of 32: blocks of 8 KiB, pages of 64 rows of 16 values.
+MemoryLayout small_layout(bool mtp) {
+  Config config;
+  config.hidden = 8;
+  config.layers = 3;
+  config.heads = 2;
+  config.head_dim = 32;
+  config.kv_rank = 12;
+  config.rope_dim = 4;
+  config.mla_layers = {false, false, true};
+  return memory_layout(config, CacheType::BF16, mtp);
+}
+
+void fill_row(const LatentCache& cache, std::int64_t position, int value) {
+  std::memset(cache.row(position), value, static_cast<std::size_t>(cache.row_bytes));
+}
+
+int first_byte(const LatentCache& cache, std::int64_t position) { return std::to_integer<int>(*cache.row(position)); }
+
+const std::vector<float> kHidden(8, 1.0f);
+
+TEST(MemoryLayout, PublishedStateTailAndLatentBytes) {
+  struct Row {
+    const char* model;
+    std::int64_t state, tails, per_token, block;
+  };
+  // State and tails of one sequence, latents of one token: the published figures (docs/model.md, Memory).
+  for (const Row& row : {Row{"ling-3.1-flash", 264'241'152, 9'289'728, 10'368, 4 << 20}, Row{"ling-3.0-flash", 73'400'320, 2'580'480, 8'064, 2 << 20},
+                         Row{"ling-3.0-tiny", 18'874'368, 663'552, 6'912, 1 << 20}}) {
+    const MemoryLayout layout = memory_layout(published(row.model), CacheType::BF16, true);
+    EXPECT_EQ(layout.state_bytes(), row.state) << row.model;
+    EXPECT_EQ(layout.tails_bytes(), row.tails) << row.model;
+    EXPECT_EQ(layout.cache_bytes_per_token(), row.per_token) << row.model;
+    EXPECT_EQ(layout.block_bytes, row.block) << row.model;
+    EXPECT_EQ(layout.page_tokens, 64) << row.model;
+    EXPECT_EQ(layout.mtp_cache_bytes_per_token(), 1'152) << row.model;
+  }
+}
+
+TEST(MemoryLayout, PagesTileAttentionBlocksAndFitInABlock) {
+  for (const std::string& name : golden_variants()) {
+    const auto path = golden_path(name) / "config.json";
+    const Config config = parse_config(read_text_file(path), path.string());
+    for (const CacheType type : {CacheType::F32, CacheType::BF16}) {
+      const MemoryLayout layout = memory_layout(config, type, config.mtp_layers > 0);
+      EXPECT_EQ(kAttentionBlock % layout.page_tokens, 0) << name;
+      EXPECT_LE(layout.page_bytes * layout.pages_per_block, layout.block_bytes) << name;
+      EXPECT_LE(layout.mtp_page_bytes, layout.block_bytes) << name;
+      EXPECT_LE(layout.tail_bytes * layout.tails_per_block, layout.block_bytes) << name;
+    }
+  }
+}
+
+TEST(SequenceMemory, TakesExactlyTheBlocksOfTheFormula) {
+  const MemoryLayout layout = small_layout(true);
+  for (const std::int64_t tokens : {1, 63, 64, 65, 200, 1000}) {
+    MemoryPool pool(layout, 100);
+    const auto memory = SequenceMemory::create(pool);
+    ASSERT_TRUE(memory->reserve(tokens));
+    EXPECT_EQ(100 - pool.blocks().num_free(), layout.sequence_blocks(tokens)) << tokens;
+  }
+}
+
+TEST(SequenceMemory, B041_StartsFromZeroInAPoolFullOfNaN) {
+  MemoryPool pool(small_layout(false), 8, FreedMemory::Poisoned);
+  EXPECT_TRUE(std::isnan(*reinterpret_cast<const float*>(pool.blocks().data(3))));
+  const auto memory = SequenceMemory::create(pool);
+  for (std::int64_t layer = 0; layer < 2; ++layer) {
+    for (std::int64_t head = 0; head < 2; ++head) {
+      for (const float value : memory->state(layer, head)) ASSERT_EQ(value, 0.0f);
+    }
+    for (std::int64_t i = 0; i < memory->layout().tail_bytes; ++i) ASSERT_EQ(memory->tails(layer)[i], std::byte{0});
+  }
+}
+
+TEST(SequenceMemory, B049_B050_OpeningAndClosingLosesNothing) {
+  MemoryPool pool(small_layout(true), 12);
+  for (int i = 0; i < 100; ++i) {
+    const auto memory = SequenceMemory::create(pool);
+    ASSERT_TRUE(memory->reserve(70));
+    memory->advance(70, kHidden);
+    const auto boundary = memory->snapshot();
+    ASSERT_TRUE(boundary);
+    ASSERT_TRUE(SequenceMemory::resume(pool, *boundary));
+  }
+  EXPECT_EQ(pool.blocks().num_free(), 12);
+  EXPECT_EQ(pool.latents().num_used(), 0);
+  EXPECT_EQ(pool.mtp_latents().num_used(), 0);
+}
+
+TEST(SequenceMemory, ADryPoolRefusesAndChangesNothing) {
+  const MemoryLayout layout = small_layout(true);
+  MemoryPool pool(layout, layout.fixed_blocks() + 1);
+  const auto memory = SequenceMemory::create(pool);
+  ASSERT_TRUE(memory);
+  EXPECT_FALSE(memory->reserve(1)) << "latents fit, MTP latents do not";
+  EXPECT_EQ(pool.blocks().num_free(), 1);
+  EXPECT_FALSE(SequenceMemory::create(pool));
+  EXPECT_FALSE(memory->snapshot());
+  EXPECT_EQ(pool.blocks().num_free(), 1);
+}
+
+TEST(Boundary, B004_DoesNotChangeWhenItsSequenceGoesOn) {
+  MemoryPool pool(small_layout(true), 40);
+  const auto memory = SequenceMemory::create(pool);
+  ASSERT_TRUE(memory->reserve(100));
+  memory->state(1, 1)[7] = 3.0f;
+  memory->tails(1)[5] = std::byte{9};
+  for (std::int64_t t = 0; t < 70; ++t) fill_row(memory->latents(0), t, 1);
+  memory->advance(70, kHidden);
+  const auto boundary = memory->snapshot();
+
+  memory->state(1, 1)[7] = 4.0f;
+  memory->tails(1)[5] = std::byte{8};
+  for (std::int64_t t = 70; t < 80; ++t) fill_row(memory->latents(0), t, 2);
+  memory->advance(10, std::vector<float>(8, 2.0f));
+
+  const auto resumed = SequenceMemory::resume(pool, *boundary);
+  EXPECT_EQ(resumed->position(), 70);
+  EXPECT_EQ(resumed->state(1, 1)[7], 3.0f);
+  EXPECT_EQ(resumed->tails(1)[5], std::byte{9});
+  EXPECT_EQ(resumed->last_hidden()[0], 1.0f);
+  for (std::int64_t t = 0; t < 70; ++t) ASSERT_EQ(first_byte(resumed->latents(0), t), 1);
+}
+
+TEST(Boundary, SequencesFromOneBoundaryDoNotSeeEachOther) {
+  for (const std::int64_t position : {1, 63, 64, 65, 128, 130}) {
+    MemoryPool pool(small_layout(true), 60, FreedMemory::Poisoned);
+    auto memory = SequenceMemory::create(pool);
+    ASSERT_TRUE(memory->reserve(position));
+    for (std::int64_t t = 0; t < position; ++t) fill_row(memory->latents(0), t, 1);
+    for (std::int64_t t = 0; t + 1 < position; ++t) fill_row(memory->mtp_latents(), t, 1);
+    memory->advance(position, kHidden);
+    const auto boundary = memory->snapshot();
+    memory.reset();  // the boundary holds its pages alone
+    const auto a = SequenceMemory::resume(pool, *boundary), b = SequenceMemory::resume(pool, *boundary);
+    for (const auto& [sequence, value] : {std::pair(a.get(), 2), std::pair(b.get(), 3)}) {
+      ASSERT_TRUE(sequence->reserve(position + 3));
+      for (std::int64_t t = position; t < position + 3; ++t) fill_row(sequence->latents(0), t, value);
+      for (std::int64_t t = position - 1; t < position + 2; ++t) fill_row(sequence->mtp_latents(), t, value);
+    }
+    const auto c = SequenceMemory::resume(pool, *boundary);
+    for (std::int64_t t = 0; t < position; ++t) {
+      ASSERT_EQ(first_byte(a->latents(0), t), 1) << position;
+      ASSERT_EQ(first_byte(c->latents(0), t), 1) << position;
+      if (t + 1 < position) {
+        ASSERT_EQ(first_byte(c->mtp_latents(), t), 1) << position;
+      }
+    }
+    EXPECT_EQ(first_byte(a->latents(0), position), 2) << position;
+    EXPECT_EQ(first_byte(b->latents(0), position), 3) << position;
+    EXPECT_EQ(first_byte(a->mtp_latents(), position - 1), 2) << position;
+    EXPECT_EQ(first_byte(b->mtp_latents(), position - 1), 3) << position;
+  }
+}
+
+TEST(Boundary, WholePagesAreSharedNotCopied) {
+  MemoryPool pool(small_layout(false), 40);
+  const auto memory = SequenceMemory::create(pool);
+  ASSERT_TRUE(memory->reserve(640));
+  memory->advance(640, kHidden);
+  const std::int64_t used = pool.latents().num_used();
+  const auto boundary = memory->snapshot();
+  const auto resumed = SequenceMemory::resume(pool, *boundary);
+  EXPECT_EQ(pool.latents().num_used(), used);
+}
+
+TEST(BlockPool, FreedPagesArePoisonedAtOnce) {
+  MemoryPool pool(small_layout(false), 10, FreedMemory::Poisoned);
+  const auto keeps_block = SequenceMemory::create(pool);
+  ASSERT_TRUE(keeps_block->reserve(1));
+  const std::byte* row = nullptr;
+  {
+    const auto memory = SequenceMemory::create(pool);
+    ASSERT_TRUE(memory->reserve(1));
+    fill_row(memory->latents(0), 0, 1);
+    row = memory->latents(0).row(0);
+  }
+  EXPECT_EQ(*row, std::byte{0xFF});
+}
+
+}  // namespace
+}  // namespace calandra
