@@ -1,0 +1,146 @@
+#include "model/forward.h"
+
+#include "base/error.h"
+#include "model/workspace.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace calandra {
+namespace {
+
+// Rows that one task of an element-wise loop takes.
+constexpr std::int64_t kRowsPerTask = 4;
+
+}  // namespace
+
+ForwardPass::ForwardPass(const Config& config, const ModelWeights& weights, const Compute& compute, bool with_mtp)
+    : config_(config),
+      weights_(weights),
+      compute_(compute),
+      with_mtp_(with_mtp && weights.mtp.has_value()),
+      rope_(rope_parameters(config)),
+      attention_scale_(config.attention_scale()),
+      work_(std::make_unique<Workspace>()) {
+  std::int64_t kda = 0, mla = 0;
+  for (std::int64_t layer = 0; layer < config.layers; ++layer) kind_index_.push_back(config.is_mla(layer) ? mla++ : kda++);
+}
+
+ForwardPass::~ForwardPass() = default;
+
+void ForwardPass::check(std::span<const Slice> slices) const {
+  for (std::size_t s = 0; s < slices.size(); ++s) {
+    if (slices[s].tokens.empty()) fail("batch: slice {} has no tokens", s);
+    for (const std::int32_t token : slices[s].tokens) {
+      if (token < 0 || token >= config_.vocab) fail("token id {}: expected 0 to {}", token, config_.vocab - 1);
+    }
+    for (std::size_t other = 0; other < s; ++other) {
+      if (slices[other].memory == slices[s].memory) fail("batch: one sequence in slices {} and {}", other, s);
+    }
+  }
+}
+
+void ForwardPass::embed(std::span<const std::int32_t> tokens, Rows x) const {
+  for (std::size_t t = 0; t < tokens.size(); ++t) {
+    compute_.kernels().decode_row(weights_.embedding, tokens[t], span_of(x, static_cast<std::int64_t>(t)));
+  }
+}
+
+void ForwardPass::norm_rows(ConstRows x, std::span<const float> weight, Rows y) const {
+  compute_.threads().for_each(x.rows, kRowsPerTask, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r) {
+      compute_.kernels().rms_norm(span_of(x, r), weight, config_.norm_eps, span_of(y, r));
+    }
+  });
+}
+
+std::vector<ForwardPass::Segment> ForwardPass::segments_of(std::span<const Slice> slices) {
+  std::vector<Segment> segments;
+  std::int64_t row = 0;
+  for (const Slice& slice : slices) {
+    const auto rows = static_cast<std::int64_t>(slice.tokens.size());
+    segments.push_back({slice.memory, slice.memory->position(), row, rows});
+    row += rows;
+  }
+  return segments;
+}
+
+void ForwardPass::rotate_for(std::span<const Segment> segments) {
+  const auto pairs = static_cast<std::int64_t>(rope_.inverse_frequencies.size());
+  const Segment& last = segments.back();
+  cos_ = work_->cos.take(last.first_row + last.rows, pairs);
+  sin_ = work_->sin.take(last.first_row + last.rows, pairs);
+  for (const Segment& segment : segments) {
+    for (std::int64_t t = 0; t < segment.rows; ++t) {
+      for (std::int64_t j = 0; j < pairs; ++j) {
+        // In double: at position 10^6 a float angle would be off by 0.05.
+        const double angle = static_cast<double>(segment.first_position + t) * rope_.inverse_frequencies[static_cast<std::size_t>(j)];
+        cos_.row(segment.first_row + t)[j] = static_cast<float>(std::cos(angle) * rope_.factor);
+        sin_.row(segment.first_row + t)[j] = static_cast<float>(std::sin(angle) * rope_.factor);
+      }
+    }
+  }
+}
+
+ConstRows ForwardPass::run(std::span<const Slice> slices, Observer* observer) {
+  check(slices);
+  if (slices.empty()) fail("batch: no slices");
+  const std::vector<Segment> segments = segments_of(slices);
+  const std::int64_t rows = segments.back().first_row + segments.back().rows;
+  rotate_for(segments);
+  const Rows x = work_->x.take(rows, config_.hidden);
+  for (std::size_t s = 0; s < slices.size(); ++s) embed(slices[s].tokens, x.slice(segments[s].first_row, segments[s].rows));
+  for (std::int64_t layer = 0; layer < config_.layers; ++layer) run_block(layer, x, segments, observer);
+  const Rows hidden = work_->hidden.take(rows, config_.hidden);
+  norm_rows(x, weights_.final_norm, hidden);
+  if (with_mtp_) fill_mtp(segments, slices, hidden, observer);
+  for (const Segment& segment : segments) {
+    segment.memory->advance(segment.rows, span_of(ConstRows(hidden), segment.first_row + segment.rows - 1));
+  }
+  return hidden;
+}
+
+void ForwardPass::block(std::int64_t layer, Rows x, std::span<const Slice> slices, Observer* observer) {
+  const std::vector<Segment> segments = segments_of(slices);
+  rotate_for(segments);
+  run_block(layer, x, segments, observer);
+}
+
+void ForwardPass::run_block(std::int64_t layer, Rows x, std::span<const Segment> segments, Observer* observer) {
+  const bool main = layer < config_.layers;
+  const LayerWeights& w = main ? weights_.layers[static_cast<std::size_t>(layer)] : weights_.mtp->layer;
+  const Rows normed = work_->normed.take(x.rows, config_.hidden);
+  const Rows mixed = work_->mixed.take(x.rows, config_.hidden);
+
+  norm_rows(x, w.input_norm, normed);
+  compute_.round(normed);
+  if (const auto* kda_weights = std::get_if<KdaWeights>(&w.mixer)) {
+    kda(*kda_weights, kind_index_[static_cast<std::size_t>(layer)], normed, mixed, segments);
+  } else {
+    mla(std::get<MlaWeights>(w.mixer), layer, normed, mixed, segments);
+  }
+  add(mixed, x);
+
+  norm_rows(x, w.post_norm, normed);
+  compute_.round(normed);
+  if (const auto* dense = std::get_if<MlpWeights>(&w.mlp)) {
+    mlp(*dense, normed, mixed);
+  } else {
+    moe(std::get<MoeWeights>(w.mlp), layer, normed, mixed, observer);
+  }
+  add(mixed, x);
+  if (observer != nullptr) observer->block_output(layer, x);
+}
+
+void ForwardPass::add(ConstRows update, Rows x) const {
+  for (std::int64_t r = 0; r < x.rows; ++r) compute_.kernels().add_scaled(span_of(update, r), 1.0f, span_of(x, r));
+}
+
+void ForwardPass::head(ConstRows hidden, Rows logits) {
+  const Rows input = work_->head_input.take(hidden.rows, hidden.cols);
+  for (std::int64_t r = 0; r < hidden.rows; ++r) std::copy_n(hidden.row(r), hidden.cols, input.row(r));
+  compute_.round(input);
+  compute_.linear(weights_.head, input, logits);
+}
+
+}  // namespace calandra

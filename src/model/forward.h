@@ -1,0 +1,111 @@
+#pragma once
+// The forward pass: a batch of slices in, final-norm hidden rows out. A slice is the next tokens of one sequence; prefill,
+// decode, verification and mixed batches are the same call. Every row's bits depend on the tokens before it in its own
+// sequence and on nothing else: not on neighbours, cuts or threads (docs/numerics.md).
+
+#include "checkpoint/weights.h"
+#include "memory/sequence_memory.h"
+#include "model/compute.h"
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace calandra {
+
+/// The next tokens of one sequence. `memory` has room for them (reserve()); a sequence appears once in a batch.
+struct Slice {
+  SequenceMemory* memory = nullptr;
+  std::span<const std::int32_t> tokens;
+};
+
+/// Sees intermediate values as they are made, for `trace` and tests. Rows are in slice order.
+class Observer {
+ public:
+  virtual ~Observer() = default;
+  /// Residual stream after block `layer` (config.layers: the MTP block). x [rows, h]
+  virtual void block_output(std::int64_t /*layer*/, ConstRows /*x*/) {}
+  /// Chosen experts of one row, falling selection score. [top_k]
+  virtual void routed(std::int64_t /*layer*/, std::int64_t /*row*/, std::span<const std::int32_t> /*experts*/,
+                      std::span<const float> /*weights*/) {}
+  /// MTP rows after final_layernorm, made from the rows before the slice's tokens. u [rows, h]
+  virtual void mtp_output(ConstRows /*u*/) {}
+};
+
+class ForwardPass {
+ public:
+  /// `weights` and `compute` must outlive the pass. With MTP loaded and `with_mtp`, every pass also fills the MTP cache.
+  ForwardPass(const Config& config, const ModelWeights& weights, const Compute& compute, bool with_mtp);
+  ~ForwardPass();
+
+  /// Final-norm rows [tokens of all slices, h], valid until the next call. Moves every memory on by its slice. Throws Error
+  /// for a token id outside the vocabulary, before anything is written.
+  ConstRows run(std::span<const Slice> slices, Observer* observer = nullptr);
+
+  /// One block on given inputs: x [rows, h] in, residual stream after it out. `layer` may be config.layers for the MTP
+  /// block. Writes the layer's memory at its position but does not move it.
+  void block(std::int64_t layer, Rows x, std::span<const Slice> slices, Observer* observer = nullptr);
+
+  /// Logits [rows, vocab] of final-norm rows, or of MTP rows.
+  void head(ConstRows hidden, Rows logits);
+
+  /// MTP rows u [n, h] (after final_layernorm): row i from hidden row i and the token after it. They are written into the
+  /// MTP cache from row `first` on, without moving anything: rows at or past position - 1 are drafts that later passes overwrite.
+  ConstRows mtp(SequenceMemory& memory, std::int64_t first, ConstRows hidden, std::span<const std::int32_t> next_tokens,
+                Observer* observer = nullptr);
+
+  bool with_mtp() const { return with_mtp_; }
+
+ private:
+  struct Workspace;
+  struct Segment;
+  /// Where each row's experts put their results: assignment a = row top_k + j.
+  struct Assignments {
+    std::vector<std::int32_t> experts;      // [T top_k] falling selection score within a row
+    std::vector<float> weights;             // [T top_k]
+    std::vector<std::int64_t> slots;        // [T top_k] row among the gathered rows, which are in order of expert
+    std::vector<std::int64_t> first_slot;   // [E + 1] slots of expert e: first_slot[e] up to first_slot[e + 1]
+  };
+
+  void check(std::span<const Slice> slices) const;
+  static std::vector<Segment> segments_of(std::span<const Slice> slices);
+  void embed(std::span<const std::int32_t> tokens, Rows x) const;
+  void norm_rows(ConstRows x, std::span<const float> weight, Rows y) const;
+  void add(ConstRows update, Rows x) const;
+  /// Fills cos_ and sin_ for the positions of these rows.
+  void rotate_for(std::span<const Segment> segments);
+  void run_block(std::int64_t layer, Rows x, std::span<const Segment> segments, Observer* observer);
+
+  void kda(const KdaWeights& w, std::int64_t kda_index, Rows normed, Rows out, std::span<const Segment> segments);
+  void low_rank(const WeightMatrix& in, const WeightMatrix& w, ConstRows x, Rows y);
+
+  void mla(const MlaWeights& w, std::int64_t layer, Rows normed, Rows out, std::span<const Segment> segments);
+  void cache_latents(const MlaWeights& w, Rows latent, std::span<const Segment> segments, std::span<const LatentCache> caches);
+  void rotate_queries(Rows query) const;
+  Rows absorb(const MlaWeights& w, ConstRows query);
+  Rows attend(ConstRows absorbed, std::span<const Segment> segments, std::span<const LatentCache> caches);
+  void apply_gate(const MlaWeights& w, ConstRows normed, Rows attention);
+
+  void mlp(const MlpWeights& w, ConstRows normed, Rows out);
+  void activate(Rows gate, ConstRows up, float limit) const;
+  Assignments route(const MoeWeights& w, std::int64_t layer, ConstRows normed, Observer* observer);
+  void moe(const MoeWeights& w, std::int64_t layer, ConstRows normed, Rows out, Observer* observer);
+  void combine(const Assignments& chosen, ConstRows routed, std::optional<ConstRows> shared, Rows out) const;
+
+  ConstRows mtp_rows(ConstRows hidden, std::span<const std::int32_t> next_tokens, std::span<const Segment> segments, Observer* observer);
+  void fill_mtp(std::span<const Segment> segments, std::span<const Slice> slices, ConstRows hidden, Observer* observer);
+
+  const Config& config_;
+  const ModelWeights& weights_;
+  const Compute& compute_;
+  const bool with_mtp_;
+  RopeParameters rope_;
+  float attention_scale_;
+  std::vector<std::int64_t> kind_index_;  // by main layer: its number among layers of its kind
+  std::unique_ptr<Workspace> work_;
+  Rows cos_, sin_;                        // [T, R / 2] of the rows in work
+};
+
+}  // namespace calandra

@@ -1,0 +1,103 @@
+// Kimi Delta Attention: projections, short convolutions, decay gate, recurrence, gated norm (docs/model.md, KDA).
+
+#include "model/forward.h"
+#include "model/workspace.h"
+
+#include <cmath>
+
+namespace calandra {
+namespace {
+
+constexpr std::int64_t kStreams = 3;  // q, k, v
+constexpr std::int64_t kHistory = 3;  // inputs that a convolution of 4 taps looks back
+
+}  // namespace
+
+void ForwardPass::kda(const KdaWeights& w, std::int64_t kda_index, Rows normed, Rows out, std::span<const Segment> segments) {
+  const Kernels& kernels = compute_.kernels();
+  const std::int64_t rows = normed.rows, heads = config_.heads, dim = config_.head_dim, width = config_.kda_width();
+  const Rows q = work_->q.take(rows, width), k = work_->k.take(rows, width), v = work_->v.take(rows, width);
+  const Rows decay = work_->decay.take(rows, width), gate = work_->gate.take(rows, width);
+  const Rows beta = work_->beta.take(rows, heads);
+  if (w.decay_in) {
+    low_rank(w.decay_in, w.decay, normed, decay);
+    low_rank(w.gate_in, w.gate, normed, gate);
+    compute_.linear(std::array{Product{&w.q, normed, q}, Product{&w.k, normed, k}, Product{&w.v, normed, v}, Product{&w.beta, normed, beta}});
+  } else {
+    compute_.linear(std::array{Product{&w.q, normed, q}, Product{&w.k, normed, k}, Product{&w.v, normed, v},
+                               Product{&w.decay, normed, decay}, Product{&w.gate, normed, gate}, Product{&w.beta, normed, beta}});
+  }
+  // The convolution sees its inputs as the tails will keep them.
+  for (const Rows& stream : {q, k, v}) compute_.round(stream);
+  for (std::int64_t r = 0; r < rows; ++r) kernels.sigmoid(span_of(ConstRows(beta), r), span_of(beta, r));
+
+  const Rows conv_q = work_->conv_q.take(rows, width), conv_k = work_->conv_k.take(rows, width), conv_v = work_->conv_v.take(rows, width);
+  const Rows kda_out = work_->kda_out.take(rows, width);
+  const auto num_segments = static_cast<std::int64_t>(segments.size());
+  const Rows history = work_->history.take(num_segments * kStreams * kHistory, width);
+  const float query_scale = 1.0f / std::sqrt(static_cast<float>(dim));
+  const std::array inputs{q, k, v};
+  const std::array outputs{conv_q, conv_k, conv_v};
+  const std::array taps{&w.conv_q, &w.conv_k, &w.conv_v};
+
+  // Channels of a head touch nothing of another head: one task a head and sequence.
+  compute_.threads().for_each(num_segments * heads, 1, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t task = first; task < last; ++task) {
+      const Segment& segment = segments[static_cast<std::size_t>(task / heads)];
+      const std::int64_t head = task % heads, begin = head * dim, end = begin + dim;
+      const auto channels = static_cast<std::size_t>(dim);
+      const CacheType type = segment.memory->layout().cache_type;
+      for (std::int64_t stream = 0; stream < kStreams; ++stream) {
+        const auto s = static_cast<std::size_t>(stream);
+        const Rows before = history.slice((task / heads * kStreams + stream) * kHistory, kHistory);
+        const ConstRows x = inputs[s].slice(segment.first_row, segment.rows);
+        const auto tail = [&](std::int64_t i) {
+          return segment.memory->tails(kda_index) + ((stream * kHistory + i) * width + begin) * value_bytes(type);
+        };
+        for (std::int64_t i = 0; i < kHistory; ++i) kernels.load_cache(tail(i), type, {before.row(i) + begin, channels});
+        kernels.short_conv(x, {taps[s]->data(), config_.conv_taps, width, width}, before, outputs[s].slice(segment.first_row, segment.rows), begin, end);
+        for (std::int64_t i = 0; i < kHistory; ++i) {
+          const std::int64_t t = segment.rows - kHistory + i;  // negative: still an input from before
+          const float* input = t >= 0 ? x.row(t) : before.row(t + kHistory);
+          kernels.store_cache({input + begin, channels}, type, tail(i));
+        }
+      }
+      for (std::int64_t r = segment.first_row; r < segment.first_row + segment.rows; ++r) {
+        const std::span q_head{conv_q.row(r) + begin, channels}, k_head{conv_k.row(r) + begin, channels};
+        const std::span decay_head{decay.row(r) + begin, channels};
+        kernels.l2_normalise(q_head, query_scale, q_head);
+        kernels.l2_normalise(k_head, 1.0f, k_head);
+        kernels.kda_decay(decay_head, std::span(w.dt_bias).subspan(static_cast<std::size_t>(begin), channels),
+                          w.decay_rate[static_cast<std::size_t>(head)], config_.bounded_gate, config_.gate_lower_bound, decay_head);
+      }
+      KdaSteps steps;
+      steps.tokens = segment.rows;
+      steps.key_dim = steps.value_dim = dim;
+      steps.q = conv_q.row(segment.first_row) + begin;
+      steps.k = conv_k.row(segment.first_row) + begin;
+      steps.decay = decay.row(segment.first_row) + begin;
+      steps.v = conv_v.row(segment.first_row) + begin;
+      steps.stride = width;
+      steps.beta = beta.row(segment.first_row) + head;
+      steps.beta_stride = heads;
+      steps.o = kda_out.row(segment.first_row) + begin;
+      steps.o_stride = width;
+      kernels.kda_recurrence(steps, segment.memory->state(kda_index, head).data(), 0, dim);
+      for (std::int64_t r = segment.first_row; r < segment.first_row + segment.rows; ++r) {
+        const std::span o{kda_out.row(r) + begin, channels};
+        kernels.gated_rms_norm(o, w.out_norm, {gate.row(r) + begin, channels}, config_.norm_eps, o);
+      }
+    }
+  });
+  compute_.round(kda_out);
+  compute_.linear(w.out, kda_out, out);
+}
+
+void ForwardPass::low_rank(const WeightMatrix& in, const WeightMatrix& w, ConstRows x, Rows y) {
+  const Rows between = work_->low_rank.take(x.rows, in.rows);
+  compute_.linear(in, x, between);
+  compute_.round(between);
+  compute_.linear(w, between, y);
+}
+
+}  // namespace calandra

@@ -1,0 +1,81 @@
+#pragma once
+// Intermediate rows of a forward pass. Buffers grow to the largest batch seen and are reused.
+
+#include "base/aligned.h"
+#include "model/forward.h"
+
+#include <cstdint>
+#include <vector>
+
+namespace calandra {
+
+/// Reusable rows of float32.
+class Buffer {
+ public:
+  /// [rows, cols], content unspecified. Invalidates earlier views of this buffer.
+  Rows take(std::int64_t rows, std::int64_t cols) {
+    const auto needed = static_cast<std::size_t>(rows * cols);
+    if (data_.size() < needed) data_ = AlignedArray<float>(needed);
+    return {data_.data(), rows, cols, cols};
+  }
+
+ private:
+  AlignedArray<float> data_;
+};
+
+/// The rows of one sequence in a pass, and the position of the first of them.
+struct ForwardPass::Segment {
+  SequenceMemory* memory = nullptr;
+  std::int64_t first_position = 0;
+  std::int64_t first_row = 0;
+  std::int64_t rows = 0;
+};
+
+struct ForwardPass::Workspace {
+  // Whole pass. T rows; h, P, H, ... as in checkpoint/config.h.
+  Buffer x;             // [T, h] residual stream
+  Buffer normed;        // [T, h] input of a mixer or MLP
+  Buffer mixed;         // [T, h] its output
+  Buffer hidden;        // [T, h] final-norm rows
+  Buffer head_input;    // [n, h]
+  Buffer cos, sin;      // [T, R / 2] rotation of every row's position
+
+  // KDA
+  Buffer q, k, v;       // [T, P] projections
+  Buffer decay, gate;   // [T, P]
+  Buffer low_rank;      // [T, D] between the two halves of a low-rank gate
+  Buffer beta;          // [T, H]
+  Buffer conv_q, conv_k, conv_v;  // [T, P] after convolution
+  Buffer history;       // [sequences * 9, P] inputs before the slice, by stream
+  Buffer kda_out;       // [T, P]
+
+  // MLA
+  Buffer query_in;      // [T, q_rank]
+  Buffer query;         // [T, H (N + R)]
+  Buffer latent;        // [T, C + R]
+  Buffer absorbed;      // [T, H (C + R)]
+  Buffer context;       // [T, H C]
+  Buffer attention;     // [T, H value_dim]
+  Buffer attention_gate;  // [T, H] or [T, H value_dim]
+
+  // MLPs; A = T top_k assignments
+  Buffer router_logits;   // [T, E]
+  Buffer gathered;        // [A, h]
+  Buffer expert_gate, expert_up;  // [A, expert width], or [T, width] of a dense MLP
+  Buffer shared_gate, shared_up;  // [T, shared width]
+  Buffer expert_out;      // [A, h]
+  Buffer shared_out;      // [T, h]
+
+  // MTP
+  Buffer mtp_hidden;      // [T, h]
+  Buffer mtp_joined;      // [T, 2h]
+  Buffer mtp_x;           // [T, h]
+  Buffer mtp_out;         // [T, h]
+  std::vector<std::int32_t> mtp_tokens;
+};
+
+/// A row as a span.
+inline std::span<float> span_of(Rows x, std::int64_t row) { return {x.row(row), static_cast<std::size_t>(x.cols)}; }
+inline std::span<const float> span_of(ConstRows x, std::int64_t row) { return {x.row(row), static_cast<std::size_t>(x.cols)}; }
+
+}  // namespace calandra

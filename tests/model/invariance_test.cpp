@@ -1,0 +1,182 @@
+// The promise, bit for bit: logits and memory depend on the tokens and on nothing else. For every model, instruction set
+// and numerics mode.
+
+#include "model/harness.h"
+
+#include <gtest/gtest.h>
+
+namespace calandra {
+namespace {
+
+struct Case {
+  std::string model;
+  Isa isa;
+  Activations activations;
+};
+
+class Promise : public testing::TestWithParam<Case> {
+ protected:
+  TestModel make(int num_threads = 2) const { return TestModel(GetParam().model, GetParam().isa, GetParam().activations, num_threads); }
+  /// Sequences are short where a token is dear: true widths, and plain C++ kernels.
+  std::size_t length(std::size_t tokens) const {
+    const bool wide = GetParam().model.starts_with("slice-"), slow = GetParam().isa == Isa::Scalar;
+    return std::max<std::size_t>(6, tokens / ((wide ? 4 : 1) * (slow ? 3 : 1)));
+  }
+};
+
+struct Outcome {
+  std::vector<float> hidden;
+  std::vector<float> memory;
+};
+
+/// One sequence, cut before each of `cuts`.
+Outcome run_cut(TestModel& model, std::span<const std::int32_t> tokens, std::span<const std::size_t> cuts) {
+  Outcome run;
+  const auto pool = model.pool(1, static_cast<std::int64_t>(tokens.size()));
+  const auto memory = SequenceMemory::create(*pool);
+  std::size_t begin = 0;
+  for (const std::size_t cut : cuts) {
+    model.feed(*memory, tokens.subspan(begin, cut - begin), run.hidden);
+    begin = cut;
+  }
+  model.feed(*memory, tokens.subspan(begin), run.hidden);
+  run.memory = model.contents(*memory);
+  return run;
+}
+
+void expect_same(const Outcome& actual, const Outcome& expected, TestModel& model, const std::string& what) {
+  expect_same_bits(actual.hidden, expected.hidden, what + ": final-norm rows");
+  expect_same_bits(actual.memory, expected.memory, what + ": memory");
+  const std::int64_t h = model.config().hidden;
+  const auto logits = [&](const Outcome& run) {
+    return model.logits({run.hidden.data(), static_cast<std::int64_t>(run.hidden.size()) / h, h, h});
+  };
+  expect_same_bits(logits(actual), logits(expected), what + ": logits");
+}
+
+TEST_P(Promise, PrefillCutAnywhereGivesTheSameBits) {
+  TestModel model = make();
+  const auto tokens = model.random_tokens(length(80), 1);
+  const Outcome whole = run_cut(model, tokens, {});
+  std::mt19937 random(7);
+  for (int round = 0; round < 4; ++round) {
+    std::vector<std::size_t> cuts;
+    for (std::size_t at = 1; at < tokens.size(); ++at) {
+      if (random() % (round == 0 ? 1u : 5u * static_cast<unsigned>(round)) == 0) cuts.push_back(at);
+    }
+    expect_same(run_cut(model, tokens, cuts), whole, model, fmt::format("{} cuts", cuts.size()));
+  }
+}
+
+TEST_P(Promise, B054_B057_ABatchOfEightMixedLengthsEqualsEachAlone) {
+  TestModel model = make();
+  std::vector<std::vector<std::int32_t>> prompts;
+  std::vector<Outcome> alone;
+  const std::size_t longest = length(40);
+  for (unsigned i = 0; i < 8; ++i) {
+    prompts.push_back(model.random_tokens(1 + longest * i / 8, 20 + i));
+    alone.push_back(run_cut(model, prompts.back(), {}));
+  }
+  // Each step feeds every unfinished sequence a different number of tokens, one-token rows in the middle of long ones.
+  const auto pool = model.pool(8, static_cast<std::int64_t>(longest) + 1);
+  std::vector<std::unique_ptr<SequenceMemory>> memories;
+  for (std::size_t i = 0; i < 8; ++i) memories.push_back(SequenceMemory::create(*pool));
+  std::vector<Outcome> together(8);
+  for (std::size_t step = 0;; ++step) {
+    std::vector<Slice> slices;
+    std::vector<std::size_t> members;
+    for (std::size_t i = 0; i < 8; ++i) {
+      const auto done = static_cast<std::size_t>(memories[i]->position());
+      const std::size_t count = std::min(prompts[i].size() - done, 1 + (i * 5 + step * 3) % 7);
+      if (count == 0) continue;
+      ASSERT_TRUE(memories[i]->reserve(static_cast<std::int64_t>(done + count)));
+      slices.push_back({memories[i].get(), std::span(prompts[i]).subspan(done, count)});
+      members.push_back(i);
+    }
+    if (slices.empty()) break;
+    ConstRows rows = model.pass().run(slices);
+    for (std::size_t s = 0; s < slices.size(); ++s) {
+      const auto values = static_cast<std::int64_t>(slices[s].tokens.size()) * rows.cols;
+      auto& hidden = together[members[s]].hidden;
+      hidden.insert(hidden.end(), rows.data, rows.data + values);
+      rows.data += values;
+    }
+  }
+  for (std::size_t i = 0; i < 8; ++i) {
+    together[i].memory = model.contents(*memories[i]);
+    expect_same(together[i], alone[i], model, fmt::format("sequence {} of {} tokens", i, prompts[i].size()));
+  }
+}
+
+TEST_P(Promise, OneTwoAndFiveThreadsGiveTheSameBits) {
+  TestModel two = make();
+  const auto tokens = two.random_tokens(length(60), 3);
+  const std::vector<std::size_t> cuts{tokens.size() - 2, tokens.size() - 1};
+  const Outcome expected = run_cut(two, tokens, cuts);
+  for (const int threads : {1, 5}) {
+    TestModel other = make(threads);
+    expect_same(run_cut(other, tokens, cuts), expected, two, fmt::format("{} threads", threads));
+  }
+}
+
+TEST_P(Promise, ResumeFromABoundaryAtEveryPosition) {
+  TestModel model = make();
+  const auto tokens = model.random_tokens(length(36), 4);
+  const Outcome whole = run_cut(model, tokens, {});
+  const auto pool = model.pool(4, static_cast<std::int64_t>(tokens.size()));
+  const auto walker = SequenceMemory::create(*pool);
+  std::vector<float> walked;
+  for (std::size_t at = 1; at < tokens.size(); ++at) {
+    model.feed(*walker, std::span(tokens).subspan(at - 1, 1), walked);
+    const auto boundary = walker->snapshot();
+    ASSERT_TRUE(boundary);
+    const auto resumed = SequenceMemory::resume(*pool, *boundary);
+    ASSERT_TRUE(resumed);
+    Outcome run;
+    run.hidden = walked;
+    model.feed(*resumed, std::span(tokens).subspan(at), run.hidden);
+    run.memory = model.contents(*resumed);
+    expect_same(run, whole, model, fmt::format("resumed at {}", at));
+  }
+}
+
+TEST_P(Promise, B043_MemoryOfEarlierSequencesLeavesNoTrace) {
+  TestModel model = make();
+  const auto tokens = model.random_tokens(length(30), 5);
+  const Outcome expected = run_cut(model, tokens, {});
+  const auto pool = model.pool(1, static_cast<std::int64_t>(tokens.size()));
+  for (unsigned round = 0; round < 2; ++round) {
+    std::vector<float> ignored;
+    const auto other = SequenceMemory::create(*pool);
+    model.feed(*other, model.random_tokens(tokens.size(), 50 + round), ignored);
+  }
+  Outcome run;
+  const auto memory = SequenceMemory::create(*pool);
+  model.feed(*memory, tokens, run.hidden);
+  run.memory = model.contents(*memory);
+  expect_same(run, expected, model, "after two other sequences");
+}
+
+std::vector<Case> cases() {
+  std::vector<std::string> models = golden_variants();
+  models.emplace_back("austen-5m");
+  for (const char* format : {"fp8", "fp8-ue8m0", "fp4"}) models.push_back(std::string("slice-") + format);
+  std::vector<Case> all;
+  for (const std::string& model : models) {
+    for (const Isa isa : available_isas()) {
+      // Plain C++ at true widths takes minutes; its kernels are the others' bit for bit (tests/kernels).
+      if (isa == Isa::Scalar && model.starts_with("slice-") && !long_tests()) continue;
+      for (const Activations activations : {Activations::Bf16, Activations::Fp32}) all.push_back({model, isa, activations});
+    }
+  }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Promise, testing::ValuesIn(cases()), [](const testing::TestParamInfo<Case>& test) {
+  std::string name = fmt::format("{}_{}_{}", test.param.model, name_of(test.param.isa), test.param.activations == Activations::Fp32 ? "fp32" : "bf16");
+  std::ranges::replace_if(name, [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; }, '_');
+  return name;
+});
+
+}  // namespace
+}  // namespace calandra
