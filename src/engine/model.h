@@ -1,0 +1,57 @@
+#pragma once
+// The first of the two public nouns. A Model is a loaded checkpoint, ready to compute: weights mapped, tokenizer and template
+// read, threads started. Sessions (engine/session.h) run on it. One thread at a time may compute on a model.
+
+#include "checkpoint/checkpoint.h"
+#include "memory/pool.h"
+#include "model/forward.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace calandra {
+
+struct ModelOptions {
+  ConfigOverrides overrides = {};
+  Activations activations = Activations::Bf16;
+  int threads = 0;            // 0: one per core
+  bool with_mtp = false;      // run the MTP layer in every pass
+};
+
+class Model {
+ public:
+  /// `folder_or_name` as for locate_checkpoint(). Throws Error.
+  Model(const std::string& folder_or_name, const ModelOptions& options, const Checkpoint::Progress& progress = {});
+  Model(const Model&) = delete;
+  Model& operator=(const Model&) = delete;
+
+  const Checkpoint& checkpoint() const { return checkpoint_; }
+  const Config& config() const { return checkpoint_.config(); }
+  const ModelOptions& options() const { return options_; }
+  ForwardPass& forward() { return forward_; }
+  const Compute& compute() const { return compute_; }
+  MemoryLayout layout() const { return memory_layout(config(), cache_type_of(options_.activations), forward_.with_mtp()); }
+
+  /// Throws Error if the folder has no tokenizer.json; a model without one still computes on token ids.
+  const Tokenizer& tokenizer() const;
+  const ChatTemplate& chat_template() const { return chat_template_; }
+
+  /// Logits that can be sampled: rows past the tokenizer's last token mean nothing.
+  std::int64_t num_samplable() const;
+
+ private:
+  ModelOptions options_;
+  Checkpoint checkpoint_;
+  ThreadPool threads_;
+  Compute compute_;
+  ForwardPass forward_;
+  std::optional<Tokenizer> tokenizer_;
+  ChatTemplate chat_template_;
+};
+
+}  // namespace calandra

@@ -1,0 +1,77 @@
+#include "engine/session.h"
+
+#include "base/error.h"
+
+#include <algorithm>
+
+namespace calandra {
+namespace {
+
+// Tokens of one forward pass: enough to use every weight many times, few enough to stop quickly.
+constexpr std::int64_t kPrefillTokens = 512;
+// Boundaries kept: the end of the prompt before and a few older ones.
+constexpr std::size_t kBoundaries = 4;
+
+std::int64_t checked_context(const Model& model, std::int64_t context) {
+  const std::int64_t limit = model.config().context;
+  if (context < 0 || context > limit) fail("context of {} tokens: expected 1 to the model's {} (--context N asks for more by name)", context, limit);
+  return context == 0 ? limit : context;
+}
+
+/// Blocks for one sequence of `context` tokens, the boundaries beside it, and one sequence that resumes from one of them.
+std::int64_t blocks_for(const MemoryLayout& layout, std::int64_t context) {
+  const auto boundaries = static_cast<std::int64_t>(kBoundaries);
+  const std::int64_t partial_pages = 2 * (boundaries + 1);
+  return layout.sequence_blocks(context) + (boundaries + 1) * layout.fixed_blocks() + partial_pages;
+}
+
+}  // namespace
+
+Session::Session(Model& model, std::int64_t context, FreedMemory freed)
+    : model_(model),
+      context_(checked_context(model, context)),
+      pool_(model.layout(), blocks_for(model.layout(), context_), freed),
+      memory_(SequenceMemory::create(pool_)) {}
+
+std::span<const float> Session::logits(std::span<const std::int32_t> history, const Progress& progress) {
+  const auto length = static_cast<std::int64_t>(history.size());
+  if (length == 0) fail("history: no tokens, expected at least 1");
+  if (length > context_) fail("history of {} tokens: expected at most the context of {}", length, context_);
+  const auto common = std::mismatch(tokens_.begin(), tokens_.end(), history.begin(), history.end()).first - tokens_.begin();
+  if (common == length && length == position() && !logits_.empty()) {
+    num_reused_tokens_ = length;
+    return logits_;
+  }
+  rewind(std::min<std::int64_t>(common, length - 1));
+  num_reused_tokens_ = position();
+  logits_.clear();
+  const std::int64_t start = position();
+  ConstRows hidden;
+  while (position() < length) {
+    if (progress && !progress(position() - start, length - start)) return {};
+    const auto chunk = history.subspan(static_cast<std::size_t>(position()), static_cast<std::size_t>(std::min(kPrefillTokens, length - position())));
+    if (!memory_->reserve(position() + static_cast<std::int64_t>(chunk.size()))) fail("memory pool is full at {} tokens", position());
+    const Slice slice{memory_.get(), chunk};
+    hidden = model_.forward().run(std::span(&slice, 1));
+    tokens_.insert(tokens_.end(), chunk.begin(), chunk.end());
+  }
+  logits_.resize(static_cast<std::size_t>(model_.config().vocab));
+  model_.forward().head(hidden.slice(hidden.rows - 1, 1), {logits_.data(), 1, model_.config().vocab, model_.config().vocab});
+  return logits_;
+}
+
+void Session::rewind(std::int64_t common) {
+  if (position() <= common) return;
+  while (!boundaries_.empty() && boundaries_.back()->position() > common) boundaries_.pop_back();
+  memory_.reset();  // frees its blocks before the next takes some
+  memory_ = boundaries_.empty() ? SequenceMemory::create(pool_) : SequenceMemory::resume(pool_, *boundaries_.back());
+  tokens_.resize(static_cast<std::size_t>(position()));
+}
+
+void Session::keep_boundary() {
+  if (!boundaries_.empty() && boundaries_.back()->position() == position()) return;
+  if (boundaries_.size() == kBoundaries) boundaries_.erase(boundaries_.begin());
+  if (auto boundary = memory_->snapshot()) boundaries_.push_back(std::move(boundary));
+}
+
+}  // namespace calandra

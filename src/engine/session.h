@@ -1,0 +1,52 @@
+#pragma once
+// The second public noun. A Session is one timeline of tokens and the memory that goes with it. A caller hands over the whole
+// history each time; the session reuses what it holds, resumes from a boundary, or starts again, and the logits are
+// bit for bit the same whichever it was.
+
+#include "engine/model.h"
+#include "memory/sequence_memory.h"
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace calandra {
+
+class Session {
+ public:
+  /// Called with (tokens done, tokens to do) between steps of a prefill; false stops it.
+  using Progress = std::function<bool(std::int64_t done, std::int64_t total)>;
+
+  /// `context` tokens at most; 0 takes the model's. Memory is reserved, and becomes resident as it is used.
+  explicit Session(Model& model, std::int64_t context = 0, FreedMemory freed = FreedMemory::AsIs);
+
+  /// Logits [vocab] after the last token of `history`, valid until the next call. Empty if `progress` stopped the prefill;
+  /// what was done until then is kept. Throws Error if the history is empty or longer than the context.
+  std::span<const float> logits(std::span<const std::int32_t> history, const Progress& progress = {});
+
+  /// Remembers this moment: a later history that leaves the present one after it resumes here. The last few are kept.
+  void keep_boundary();
+
+  std::int64_t context() const { return context_; }
+  /// Tokens in memory.
+  std::int64_t position() const { return memory_->position(); }
+  /// Tokens of the last history that did not have to be computed.
+  std::int64_t num_reused_tokens() const { return num_reused_tokens_; }
+  SequenceMemory& memory() { return *memory_; }
+
+ private:
+  void rewind(std::int64_t common);
+
+  Model& model_;
+  std::int64_t context_;
+  MemoryPool pool_;
+  std::vector<std::int32_t> tokens_;                    // what memory_ holds
+  std::unique_ptr<SequenceMemory> memory_;
+  std::vector<std::unique_ptr<Boundary>> boundaries_;   // of prefixes of tokens_, shallow first
+  std::vector<float> logits_;                           // after tokens_, or empty
+  std::int64_t num_reused_tokens_ = 0;
+};
+
+}  // namespace calandra
