@@ -1,0 +1,106 @@
+#pragma once
+// The commands of the program, each a function from what the command line says to an exit code. main.cpp reads the command line and
+// prints errors: a command throws Error, or UsageError if the command line itself is at fault.
+
+#include "base/error.h"
+#include "checkpoint/config.h"
+#include "checkpoint/synthetic_config.h"
+#include "model/compute.h"
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace calandra {
+
+inline constexpr int kExitSuccess = 0;
+inline constexpr int kExitError = 1;
+inline constexpr int kExitUsage = 2;
+inline constexpr int kExitInterrupted = 130;  // as a shell reports Ctrl-C
+
+/// What the command line asks for cannot be meant: exit code 2.
+class UsageError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// How a model is opened.
+struct ModelArguments {
+  std::string model;                        // folder, or owner/name in the Hugging Face cache
+  ConfigOverrides overrides;
+  Activations activations = Activations::Bf16;
+  int threads = 0;                          // 0: one per core
+};
+
+struct RunArguments {
+  ModelArguments model;
+
+  // One of these, or standard input.
+  std::optional<std::string> prompt;
+  std::optional<std::filesystem::path> prompt_file;
+
+  bool chat = false;                        // the prompt is a message of a chat, not a text to go on with
+  std::optional<std::string> system;
+  std::optional<bool> think;
+  std::optional<std::filesystem::path> tools_file;
+
+  // Unset: as the checkpoint suggests.
+  std::optional<double> temperature, top_p, min_p;
+  std::optional<int> top_k;
+  std::optional<std::uint64_t> seed;        // unset: a random one
+  std::optional<std::int64_t> max_tokens;   // unset: kCompletionTokens for a completion, else what the context holds
+  std::vector<std::string> stop;
+  bool ignore_eos = false;
+
+  bool raw = false;                         // print the model's text as it is
+  bool json = false;
+  bool verbose = false;                     // settings and speeds on standard error, also without a terminal
+
+  /// Whether the text comes from a person at a terminal, turn by turn.
+  bool is_interactive = false;
+  /// Whether the text goes through the chat template.
+  bool uses_template() const { return is_interactive || chat || system || think || tools_file; }
+};
+
+/// A completion need not end by itself.
+inline constexpr std::int64_t kCompletionTokens = 256;
+
+struct InspectArguments {
+  std::string model;
+  ConfigOverrides overrides;
+  bool json = false;
+};
+
+struct PerplexityArguments {
+  ModelArguments model;
+  std::filesystem::path file;
+  std::int64_t window = 0;                  // 0: the context
+  bool json = false;
+};
+
+struct TraceArguments {
+  ModelArguments model;
+  std::vector<std::int32_t> ids;            // or
+  std::optional<std::string> prompt;
+  std::int64_t greedy = 0;
+  std::vector<std::int64_t> splits;
+  std::filesystem::path dump;
+};
+
+struct MakeCheckpointArguments {
+  SyntheticOptions options;
+  std::filesystem::path folder;
+};
+
+int run_command(const RunArguments& arguments);
+int inspect_command(const InspectArguments& arguments);
+int perplexity_command(const PerplexityArguments& arguments);
+int trace_command(const TraceArguments& arguments);
+int make_checkpoint_command(const MakeCheckpointArguments& arguments);
+
+/// "calandra 0.1.0, g++ 12.2.0, avx2"
+std::string version_text();
+
+}  // namespace calandra

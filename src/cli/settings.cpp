@@ -1,0 +1,92 @@
+#include "cli/settings.h"
+
+#include "cli/terminal.h"
+
+#include <nlohmann/json.hpp>
+
+#include <random>
+
+namespace calandra {
+namespace {
+
+/// Short enough to be typed again.
+std::uint64_t random_seed() { return std::random_device{}(); }
+
+std::string_view name_of(Activations activations) {
+  switch (activations) {
+    case Activations::Fp32: return "fp32";
+    case Activations::Bf16: return "bf16";
+    case Activations::Fp8: return "fp8";
+  }
+  return "";
+}
+
+}  // namespace
+
+GenerationOptions generation_options(const RunArguments& arguments, const Model& model) {
+  const GenerationDefaults& suggested = model.checkpoint().generation();
+  GenerationOptions options;
+  options.sampling = {.temperature = arguments.temperature.value_or(suggested.temperature),
+                      .top_k = arguments.top_k.value_or(suggested.top_k),
+                      .top_p = arguments.top_p.value_or(suggested.top_p),
+                      .min_p = arguments.min_p.value_or(suggested.min_p),
+                      .seed = arguments.seed.value_or(random_seed())};
+  options.max_tokens = arguments.max_tokens.value_or(arguments.uses_template() ? 0 : kCompletionTokens);
+  options.stop = arguments.stop;
+  if (!arguments.ignore_eos) options.stop_ids = stop_ids_of(model);
+  try {
+    check(options);
+  } catch (const Error& error) {
+    throw UsageError(error.what());
+  }
+  return options;
+}
+
+nlohmann::ordered_json settings_as_json(const GenerationOptions& options, const Model& model) {
+  const SamplingOptions& sampling = options.sampling;
+  return {{"temperature", sampling.temperature}, {"top_k", sampling.top_k}, {"top_p", sampling.top_p}, {"min_p", sampling.min_p},
+          {"seed", sampling.seed}, {"max_tokens", options.max_tokens}, {"stop", options.stop}, {"stop_ids", options.stop_ids},
+          {"context", model.config().context}, {"activations", name_of(model.options().activations)},
+          {"threads", model.compute().threads().num_threads()}, {"instruction_set", name_of(choose_isa())}};
+}
+
+GenerationOptions with_saved_settings(const GenerationOptions& options, const nlohmann::ordered_json& saved, const std::string& where) {
+  GenerationOptions result = options;
+  try {
+    saved.at("temperature").get_to(result.sampling.temperature);
+    saved.at("top_k").get_to(result.sampling.top_k);
+    saved.at("top_p").get_to(result.sampling.top_p);
+    saved.at("min_p").get_to(result.sampling.min_p);
+    saved.at("seed").get_to(result.sampling.seed);
+    saved.at("max_tokens").get_to(result.max_tokens);
+    saved.at("stop").get_to(result.stop);
+    check(result);
+  } catch (const std::exception& error) {
+    fail("{}: settings: {}", where, error.what());
+  }
+  return result;
+}
+
+std::string settings_line(const GenerationOptions& options, const Model& model) {
+  const SamplingOptions& sampling = options.sampling;
+  return fmt::format("temperature {:g}, top-k {}, top-p {:g}, min-p {:g}, seed {}; context {}; {} activations, {} threads, {}", sampling.temperature,
+                     sampling.top_k, sampling.top_p, sampling.min_p, sampling.seed, with_commas(model.config().context),
+                     name_of(model.options().activations), model.compute().threads().num_threads(), name_of(choose_isa()));
+}
+
+std::string speed_line(const Generation& made) {
+  const std::string reused = made.reused_tokens > 0 ? fmt::format(" ({} reused)", made.reused_tokens) : "";
+  return fmt::format("{} prompt tokens{} at {:.1f} tokens/s, {} made at {:.1f} tokens/s", made.prompt_tokens, reused,
+                     made.prompt_tokens_per_second(), made.ids.size(), made.generation_tokens_per_second());
+}
+
+std::string ending_line(const Generation& made) {
+  switch (made.finish_reason) {
+    case FinishReason::Stop: return "";
+    case FinishReason::Cancelled: return "stopped";
+    case FinishReason::Length: break;
+  }
+  return made.context_full ? "cut: the context is full (--context)" : fmt::format("cut after {} tokens (--max-tokens)", made.ids.size());
+}
+
+}  // namespace calandra

@@ -1,0 +1,76 @@
+#pragma once
+// What the program knows of the terminal: whether there is one, how to be seen on it, and Ctrl-C.
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace calandra {
+
+bool stdin_is_terminal();
+bool stdout_is_terminal();
+bool stderr_is_terminal();
+
+/// Writes to standard output at once. Throws Error if that fails, for example on a full disk.
+void write_out(std::string_view text);
+/// Writes a message for the person, to standard error.
+void write_note(std::string_view text);
+
+/// Escape sequences for standard output, empty where they would not be understood or are not wanted (no terminal, NO_COLOR, TERM=dumb).
+struct Style {
+  std::string_view dim, bold, reset;
+  static Style of_stdout();
+};
+
+/// A model's text made safe to show: control characters except newline and tab become visible, so that no text can drive the
+/// terminal. `text` is whole characters of UTF-8.
+std::string for_terminal(std::string_view text);
+
+/// "572,120,680,768"
+std::string with_commas(std::int64_t number);
+/// A number of things in three digits: "572 B", "5.77 M"
+std::string short_count(std::int64_t number);
+/// "534 GiB", "11.1 MiB"
+std::string short_bytes(std::int64_t bytes);
+
+/// One line on standard error that fills while something long runs and vanishes at its end. Silent if standard error is no terminal,
+/// and for what takes less than a moment.
+class ProgressBar {
+ public:
+  explicit ProgressBar(std::string label);
+  ~ProgressBar();
+  ProgressBar(const ProgressBar&) = delete;
+  ProgressBar& operator=(const ProgressBar&) = delete;
+
+  void update(std::int64_t done, std::int64_t total);
+  void clear();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  std::string label_;
+  bool enabled_;
+  bool shown_ = false;
+  Clock::time_point next_;  // when to draw again
+};
+
+/// Ctrl-C as a question to ask, instead of the end of the program. One at a time; the old meaning comes back with the destructor.
+class InterruptWatch {
+ public:
+  /// What a second Ctrl-C does while nobody has asked about the first.
+  enum class Second : std::uint8_t { Ignored, EndsProgram };
+
+  explicit InterruptWatch(Second second);
+  ~InterruptWatch();
+  InterruptWatch(const InterruptWatch&) = delete;
+  InterruptWatch& operator=(const InterruptWatch&) = delete;
+
+  /// Whether Ctrl-C came since the last clear().
+  static bool pending();
+  static void clear();
+
+  /// Returns true when standard input has something to read, false when Ctrl-C comes first.
+  static bool wait_for_input();
+};
+
+}  // namespace calandra

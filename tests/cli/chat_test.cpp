@@ -1,0 +1,226 @@
+// A person at a terminal: `calandra run`.
+
+#include "cli/program.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace calandra {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kControlC = "\x03";
+constexpr const char* kControlD = "\x04";
+
+/// A chat with its own history file that ends each answer in the same way on every machine.
+class ChatTest : public testing::Test {
+ protected:
+  std::map<std::string, std::string> environment() const { return {{"XDG_STATE_HOME", folder_ / "state"}}; }
+  static Arguments arguments(const Arguments& more = {}) {
+    Arguments all = {"run", "--temp", "0", "--activations", "fp32", "--threads", "1"};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(ChatTest, SecondTurnKnowsTheFirst) {
+  TerminalRun chat(arguments({"--think", "off"}), environment());
+  chat.expect("> ");
+  chat.type("My name is Clara and I live in Lisbon.\n");
+  chat.expect("\r\n> ");
+  chat.type("What is my name?\n");
+  EXPECT_THAT(chat.expect("\r\n> "), HasSubstr("Your name is Clara."));
+  chat.type(kControlD);
+  EXPECT_EQ(chat.wait(), 0);
+}
+
+TEST_F(ChatTest, ReasoningIsDimmedUnlessColoursAreUnwanted) {
+  for (const bool plain : {false, true}) {
+    auto variables = environment();
+    if (plain) variables["NO_COLOR"] = "1";
+    TerminalRun chat(arguments({"--think", "on"}), variables);
+    chat.expect("> ");
+    chat.type("Write a passage about Elizabeth.\n");
+    const std::string thought = "The user asks for a passage about Elizabeth.";
+    const std::string screen = chat.expect(thought + (plain ? "" : "\x1b[0m"));
+    EXPECT_THAT(screen, plain ? Not(HasSubstr("\x1b[2m")) : HasSubstr("\x1b[2m" + thought));
+  }
+}
+
+TEST_F(ChatTest, ControlCStopsTheAnswerAndTheNextTurnWorks) {
+  TerminalRun chat(arguments({"--think", "off", "--ignore-eos"}), environment());
+  chat.expect("> ");
+  chat.type("Write a passage about Emma.\n");
+  chat.expect(" the ");
+  chat.type(kControlC);
+  chat.expect("[stopped]\r\n");
+  chat.expect("> ");
+  chat.type("/stats\n");
+  EXPECT_THAT(chat.expect("last answer"), HasSubstr("2 messages"));
+  chat.expect("> ");
+  chat.type("/exit\n");
+  EXPECT_EQ(chat.wait(), 0);
+}
+
+TEST_F(ChatTest, ControlCClearsTheLine) {
+  TerminalRun chat(arguments(), environment());
+  chat.expect("> ");
+  chat.type("/exit");
+  chat.expect("/exit");
+  chat.type(kControlC);
+  chat.expect("> ");
+  chat.type("/think off\n");  // alone on its line, or it would be no command
+  chat.expect("thinking is off");
+  chat.type("/exit\n");
+  EXPECT_EQ(chat.wait(), 0);
+}
+
+TEST_F(ChatTest, SavedChatGoesOnWhereItWas) {
+  const std::string file = folder_ / "chat.json";
+  TerminalRun chat(arguments({"--think", "off"}), environment());
+  chat.expect("> ");
+  chat.type("My name is Clara and I live in Lisbon.\n");
+  chat.expect("\r\n> ");
+  chat.type("/save " + file + "\n");
+  chat.expect("2 messages saved");
+  chat.type("/reset\n");
+  chat.expect("the conversation is empty");
+  chat.type("/load " + file + "\n");
+  chat.expect("2 messages loaded");
+  chat.type("What is my name?\n");
+  chat.expect("Your name is Clara.");
+
+  const Json saved = Json::parse(read_text(file));
+  EXPECT_EQ(saved["messages"].size(), 2U);
+  EXPECT_EQ(saved["think"], false);
+  EXPECT_GT(saved["token_ids"].size(), 10U);
+  EXPECT_EQ(saved["settings"]["temperature"], 0.0);
+}
+
+TEST_F(ChatTest, LoadedChatAnswersAsTheOneThatWasNeverLeft) {
+  const std::string file = folder_ / "chat.json";
+  const auto ask = [](TerminalRun& chat) {
+    chat.type("Write a passage about Bath.\n");
+    chat.expect("Bath.\r\n");
+    return chat.expect("\r\n> ");
+  };
+  std::string first, second;
+  {
+    TerminalRun chat(arguments({"--seed", "5", "--temp", "0.7"}), environment());
+    chat.expect("> ");
+    chat.type("Who is Mr. Darcy?\n");
+    chat.expect("\r\n> ");
+    chat.type("/save " + file + "\n");
+    chat.expect("saved\r\n");
+    chat.expect("> ");
+    first = ask(chat);
+  }
+  TerminalRun chat(arguments({"--seed", "6"}), environment());  // the saved settings count
+  chat.expect("> ");
+  chat.type("/load " + file + "\n");
+  chat.expect("loaded\r\n");
+  chat.expect("> ");
+  second = ask(chat);
+  EXPECT_EQ(first, second);
+}
+
+TEST_F(ChatTest, ResetForgets) {
+  TerminalRun chat(arguments({"--think", "off"}), environment());
+  chat.expect("> ");
+  chat.type("Hello\n");
+  chat.expect("\r\n> ");
+  chat.type("/reset\n");
+  chat.expect("> ");
+  chat.type("/stats\n");
+  EXPECT_THAT(chat.expect("context in use"), HasSubstr("0 messages, 0 of"));
+}
+
+TEST_F(ChatTest, TypedLineAfterAToolCallIsItsResult) {
+  const std::string tools = folder_ / "tools.json";
+  write_text(tools, R"([{"type": "function", "function": {"name": "get_weather", "description": "Get the weather in a city",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}])");
+  TerminalRun chat(arguments({"--think", "off"}), environment());
+  chat.expect("> ");
+  chat.type("/tools " + tools + "\n");
+  chat.expect("tools: get_weather");
+  chat.type("What is the weather in Paris?\n");
+  chat.expect("[call] get_weather");
+  chat.expect("result of get_weather> ");
+  chat.type("{\"temperature\": 22, \"condition\": \"sunny\"}\n");
+  EXPECT_THAT(chat.expect("\r\n> "), HasSubstr("Paris"));
+}
+
+TEST_F(ChatTest, LinesThatGoOnAreOneMessage) {
+  const std::string file = folder_ / "chat.json";
+  TerminalRun chat(arguments({"--think", "off", "--max-tokens", "2"}), environment());
+  chat.expect("> ");
+  chat.type("one\\\n");
+  chat.expect("... ");
+  chat.type("two\n");
+  chat.expect("\r\n> ");
+  chat.type("\"\"\"three\n");
+  chat.expect("... ");
+  chat.type("\n");
+  chat.expect("... ");
+  chat.type("four\"\"\"\n");
+  chat.expect("\r\n> ");
+  chat.type("/save " + file + "\n");
+  chat.expect("saved");
+  const Json messages = Json::parse(read_text(file))["messages"];
+  EXPECT_EQ(messages.at(0)["content"], "one\ntwo");
+  EXPECT_EQ(messages.at(2)["content"], "three\n\nfour");
+}
+
+TEST_F(ChatTest, MistakesAreOneLineAndTheChatGoesOn) {
+  TerminalRun chat(arguments(), environment());
+  chat.expect("> ");
+  chat.type("/fly\n");
+  chat.expect("/fly: no such command");
+  chat.type("/load /no/such/file\n");
+  chat.expect("/no/such/file: ");
+  chat.type("/think maybe\n");
+  chat.expect("expected on or off");
+  chat.type("/tools " CALANDRA_SOURCE_DIR "/models/austen-5m/config.json\n");
+  chat.expect("expected an array of tools");
+  chat.type("/save /no/such/folder/file\n");
+  chat.expect("/no/such/folder/file");
+  chat.type("/help\n");
+  chat.expect("/reset");
+  chat.type("/exit\n");
+  EXPECT_EQ(chat.wait(), 0);
+}
+
+TEST_F(ChatTest, HistoryOutlivesTheProgramAndIsPrivate) {
+  {
+    TerminalRun chat(arguments({"--max-tokens", "1"}), environment());
+    chat.expect("> ");
+    chat.type("Who is Mr. Knightley?\n");
+    chat.expect("\r\n> ");
+    chat.type(kControlD);
+    EXPECT_EQ(chat.wait(), 0);
+  }
+  const std::filesystem::path file = folder_ / "state/calandra/history";
+  EXPECT_EQ(std::filesystem::status(file).permissions() & (std::filesystem::perms::group_all | std::filesystem::perms::others_all),
+            std::filesystem::perms::none);
+  TerminalRun chat(arguments({"--max-tokens", "1"}), environment());
+  chat.expect("> ");
+  chat.type("\x1b[A");  // the arrow up
+  chat.expect("Knightley?");
+}
+
+TEST_F(ChatTest, OneShotAtATerminalIsInterruptedWithItsOwnExitCode) {
+  TerminalRun run(arguments({"-p", "It is a truth", "--ignore-eos", "-n", "0"}), environment());
+  run.expect(" the ");
+  run.type(kControlC);
+  EXPECT_EQ(run.wait(), 130);
+  EXPECT_THAT(run.rest(), HasSubstr("[stopped; "));
+}
+
+}  // namespace
+}  // namespace calandra

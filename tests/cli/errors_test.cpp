@@ -1,0 +1,104 @@
+// What the program says, and with which exit code, when something is wrong: one line on standard error, nothing on standard output.
+
+#include "cli/program.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace calandra {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::StartsWith;
+
+const std::string kModel = std::string(CALANDRA_SOURCE_DIR) + "/models/austen-5m";
+
+struct Mistake {
+  std::string name;
+  Arguments arguments;
+  int code;
+  std::string says;
+};
+
+class Mistakes : public testing::TestWithParam<Mistake> {};
+
+TEST_P(Mistakes, AreToldInOneLineWithTheirExitCode) {
+  const Mistake& mistake = GetParam();
+  const Outcome outcome = run_program(mistake.arguments);
+  EXPECT_EQ(outcome.code, mistake.code);
+  EXPECT_THAT(outcome.out, IsEmpty());
+  EXPECT_THAT(outcome.err, AllOf(StartsWith("calandra: "), HasSubstr(mistake.says)));
+  EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  EXPECT_EQ(outcome.err.back(), '\n');
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, Mistakes,
+    testing::Values(
+        Mistake{"NoCommand", {}, 2, "calandra --help"},
+        Mistake{"UnknownCommand", {"fly"}, 2, "fly"},
+        Mistake{"UnknownOption", {"run", "--warp", "9"}, 2, "--warp"},
+        Mistake{"NumberExpected", {"run", "-p", "x", "--top-k", "many"}, 2, "--top-k"},
+        Mistake{"NegativeTemperature", {"run", "-p", "x", "--temp", "-1"}, 2, "temperature"},
+        Mistake{"TopPAboveOne", {"run", "-p", "x", "--top-p", "1.5"}, 2, "top_p"},
+        Mistake{"EmptyStopString", {"run", "-p", "x", "--stop="}, 2, "stop"},
+        Mistake{"WrongWordForThink", {"run", "-p", "x", "--think", "maybe"}, 2, "--think"},
+        Mistake{"WrongRopeScaling", {"run", "-p", "x", "--rope-scaling", "linear:2"}, 2, "yarn:FACTOR"},
+        Mistake{"WrongActivations", {"run", "-p", "x", "--activations", "fp8"}, 2, "--activations"},
+        Mistake{"TextGivenTwice", {"run", "-p", "x", "-f", "y"}, 2, "--file"},
+        Mistake{"RawAndJson", {"run", "-p", "x", "--raw", "--json"}, 2, "--raw"},
+        Mistake{"NoIds", {"trace", kModel, "--dump", "x"}, 2, "--ids"},
+        Mistake{"UnknownModelToImitate", {"make-checkpoint", "--like", "ling-9", "/tmp/x"}, 2, "ling-3.1-flash"},
+        Mistake{"UnknownFormat", {"make-checkpoint", "--like", "ling-3.0-tiny", "--format", "int3", "/tmp/x"}, 2, "fp8-ue8m0"},
+        Mistake{"NoSuchModel", {"run", "/no/such/model", "-p", "x"}, 1, "/no/such/model"},
+        Mistake{"ModelIsAFile", {"inspect", kModel + "/config.json"}, 1, "config.json"},
+        Mistake{"FolderWithoutConfig", {"inspect", std::string(CALANDRA_SOURCE_DIR) + "/tests"}, 1, "config.json"},
+        Mistake{"NoSuchFile", {"run", "-f", "/no/such/file"}, 1, "/no/such/file"},
+        Mistake{"FileIsAFolder", {"perplexity", kModel, "/"}, 1, "/"},
+        Mistake{"EmptyPrompt", {"run", "-p", ""}, 1, "empty"},
+        Mistake{"PromptFillsTheContext", {"run", "-p", "one two three four five six seven eight", "--context", "4"}, 1, "context of 4"},
+        Mistake{"IdOutsideTheVocabulary", {"trace", kModel, "--ids", "1,2048", "--dump", "/tmp/x"}, 1, "2048"},
+        Mistake{"SplitOutsideThePrompt", {"trace", kModel, "--ids", "1,2,3", "--split", "3", "--dump", "/tmp/x"}, 1, "split 3"},
+        Mistake{"NowhereToDump", {"trace", kModel, "--ids", "1,2,3", "--dump", "/no/such/folder/x"}, 1, "/no/such/folder/x"},
+        Mistake{"TextTooShort", {"perplexity", kModel, "-"}, 1, "at least 2"},
+        Mistake{"NoSuchTools", {"run", "-p", "x", "--tools", "/no/such/tools"}, 1, "/no/such/tools"},
+        Mistake{"FolderInUse", {"make-checkpoint", "--like", "ling-3.0-tiny", kModel}, 1, "austen-5m"}),
+    [](const auto& test) { return test.param.name; });
+
+TEST(Errors, FullDiskIsToldAndNotIgnored) {
+  const Outcome outcome = run_shell("\"$CALANDRA\" run -p x --max-tokens 4 > /dev/full");
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.err, StartsWith("calandra: standard output: "));
+}
+
+TEST(Errors, ReaderThatLeavesEndsTheProgramQuietly) {
+  const Outcome outcome = run_shell("\"$CALANDRA\" run -p 'It is a truth' --temp 0 --max-tokens 2000 --ignore-eos | head -c 1");
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_EQ(outcome.out.size(), 1U);
+  EXPECT_THAT(outcome.err, IsEmpty());
+}
+
+TEST(Help, EveryCommandHasOneAndItGoesToStandardOutput) {
+  const Outcome all = run_program({"--help"});
+  EXPECT_EQ(all.code, 0);
+  for (const char* command : {"run", "inspect", "perplexity", "trace", "make-checkpoint", "version"}) {
+    EXPECT_THAT(all.out, HasSubstr(command));
+    const Outcome outcome = run_program({command, "--help"});
+    EXPECT_EQ(outcome.code, 0) << command;
+    EXPECT_THAT(outcome.out, HasSubstr(command));
+    EXPECT_THAT(outcome.err, IsEmpty());
+  }
+}
+
+TEST(Help, VersionIsTheSameBothWays) {
+  const Outcome option = run_program({"--version"});
+  const Outcome command = run_program({"version"});
+  EXPECT_EQ(option.code, 0);
+  EXPECT_EQ(option.out, command.out);
+  EXPECT_THAT(option.out, StartsWith("calandra 0."));
+}
+
+}  // namespace
+}  // namespace calandra

@@ -1,0 +1,74 @@
+#pragma once
+// Runs the program `calandra` as a person or a script does: with pipes, or at a terminal of its own.
+
+#include <nlohmann/json.hpp>
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace calandra {
+
+using Arguments = std::vector<std::string>;
+
+struct Outcome {
+  int code = -1;     // exit code, or 128 + signal
+  std::string out;
+  std::string err;
+
+  nlohmann::ordered_json json() const { return nlohmann::ordered_json::parse(out); }
+};
+
+/// Runs the program to its end, with pipes. A run of more than a minute fails the test and is killed.
+Outcome run_program(const Arguments& arguments, std::string_view input = "");
+
+/// A shell line in which $CALANDRA is the program.
+Outcome run_shell(const std::string& line);
+
+/// A folder that goes away with the object.
+class TemporaryFolder {
+ public:
+  TemporaryFolder();
+  ~TemporaryFolder();
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  std::filesystem::path operator/(std::string_view name) const { return path_ / name; }
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+void write_text(const std::filesystem::path& file, std::string_view text);
+std::string read_text(const std::filesystem::path& file);
+
+/// The program at a pseudo-terminal: what is typed goes in, what the screen gets comes out.
+class TerminalRun {
+ public:
+  explicit TerminalRun(const Arguments& arguments, const std::map<std::string, std::string>& environment = {});
+  ~TerminalRun();
+  TerminalRun(const TerminalRun&) = delete;
+  TerminalRun& operator=(const TerminalRun&) = delete;
+
+  void type(std::string_view text);
+  /// Everything up to and with `text`, from where the last call ended. Fails the test if it does not come within a minute.
+  std::string expect(std::string_view text);
+  /// Waits for the end of the program: its exit code.
+  int wait();
+  /// What came and was not yet expected.
+  const std::string& rest() const { return seen_; }
+
+ private:
+  bool read_more(std::chrono::steady_clock::time_point deadline);
+
+  pid_t child_ = -1;
+  int terminal_ = -1;
+  std::string seen_;
+};
+
+}  // namespace calandra
