@@ -78,6 +78,7 @@ install_packages() {
 
 # configure DIRECTORY OPTION...: Ninja and ccache, output only when it fails.
 configure() {
+  export CCACHE_SLOPPINESS=pch_defines,time_macros  # or ccache takes no file with a precompiled header
   local directory=$1 log
   shift
   mkdir -p "$directory"
@@ -112,7 +113,7 @@ build_release() {
   mkdir -p "$release"
   touch "$release/.building"
   if [[ $option != keep ]]; then
-    configure "$release" -DCMAKE_BUILD_TYPE=Release "$option" || die "configuring failed"
+    configure "$release" -DCMAKE_BUILD_TYPE=Release -DCALANDRA_UNITY=ON "$option" || die "configuring failed"
   fi
   compile "$release" "$@" || die "the build failed"
   mv "$release/.building" "$release/.built"

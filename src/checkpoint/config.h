@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -89,6 +90,9 @@ struct RopeParameters {
   double factor = 1.0;
 };
 RopeParameters rope_parameters(const Config& config);
+
+/// cos and sin [R / 2] of every pair's angle at `position`, times the factor.
+void rotation_at(const RopeParameters& rope, std::int64_t position, std::span<float> cos, std::span<float> sin);
 
 /// What a user may ask for by name against the file.
 struct ConfigOverrides {

@@ -51,6 +51,15 @@ RopeParameters rope_parameters(const Config& config) {
   return parameters;
 }
 
+void rotation_at(const RopeParameters& rope, std::int64_t position, std::span<float> cos, std::span<float> sin) {
+  for (std::size_t pair = 0; pair < rope.inverse_frequencies.size(); ++pair) {
+    // In double: at position 10^6 a float angle would be off by 0.05.
+    const double angle = static_cast<double>(position) * rope.inverse_frequencies[pair];
+    cos[pair] = static_cast<float>(std::cos(angle) * rope.factor);
+    sin[pair] = static_cast<float>(std::sin(angle) * rope.factor);
+  }
+}
+
 float Config::attention_scale() const {
   double scale = 1.0 / std::sqrt(static_cast<double>(nope_dim + rope_dim));
   if (yarn && yarn->mscale_all_dim) {

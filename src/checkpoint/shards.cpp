@@ -34,6 +34,7 @@ void check_shard_name(std::string_view shard, std::string_view tensor, const std
 Index read_index(const std::filesystem::path& path) {
   const std::string where = path.string();
   const MappedFile file(path);
+  if (file.bytes().empty()) fail("{}: no JSON object: the file is empty", where);
   simdjson::dom::parser parser;
   simdjson::dom::object root;
   const auto parsed = parser.parse(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()).get(root);

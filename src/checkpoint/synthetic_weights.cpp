@@ -1,6 +1,7 @@
 #include "checkpoint/synthetic_weights.h"
 
 #include "base/error.h"
+#include "base/integer.h"
 #include "kernels/quantize.h"
 #include "tensor/element.h"
 
@@ -28,7 +29,6 @@ constexpr double kLowUnbounded = -7.0, kHighUnbounded = 3.5;
 /// Elements drawn at a time: the float32 values stay in the second-level cache.
 constexpr std::int64_t kPieceElements = 1 << 17;
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 /// exp(spread * normal), one for `group` consecutive entries.
 std::vector<double> log_normal(RandomStream& random, std::int64_t count, std::int64_t group, double spread) {

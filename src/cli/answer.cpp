@@ -49,10 +49,13 @@ void AnswerPrinter::show(const OutputEvent& event) {
       enter(event.kind);
       print(event.text);
       return;
-    case Kind::tool_end: show_call(output_.tool_calls.back()); return;
+    case Kind::tool_end:
+      show_call(output_.tool_calls.back());
+      return;
     case Kind::tool_begin:
     case Kind::tool_arguments:
-    case Kind::tool_incomplete: return;
+    case Kind::tool_incomplete:
+      return;
   }
 }
 
@@ -82,8 +85,8 @@ void AnswerPrinter::print(std::string_view text) {
   at_line_start_ = text.back() == '\n';
 }
 
-Generation generate_and_print(Model& model, Session& session, std::span<const std::int32_t> prompt, const GenerationOptions& options,
-                              AnswerPrinter& printer) {
+Generation generate_and_print(Model& model, Session& session, std::span<const std::int32_t> prompt,
+                              const GenerationOptions& options, AnswerPrinter& printer) {
   ProgressBar bar("Reading the prompt");
   return generate(model, session, prompt, options,
                   {.prompt = [&](std::int64_t done, std::int64_t total) { bar.update(done, total); },

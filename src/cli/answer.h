@@ -16,8 +16,8 @@ namespace calandra {
 class AnswerPrinter {
  public:
   enum class Show : std::uint8_t {
-    Parsed,   // what the parser makes of the text
-    Raw,      // the text as it is
+    Parsed,  // what the parser makes of the text
+    Raw,     // the text as it is
     Nothing,
   };
 
@@ -46,7 +46,7 @@ class AnswerPrinter {
 
 /// Calls generate() and shows the answer on `printer`; a long prompt gets a progress bar, Ctrl-C ends the answer. An
 /// InterruptWatch must be in place.
-Generation generate_and_print(Model& model, Session& session, std::span<const std::int32_t> prompt, const GenerationOptions& options,
-                              AnswerPrinter& printer);
+Generation generate_and_print(Model& model, Session& session, std::span<const std::int32_t> prompt,
+                              const GenerationOptions& options, AnswerPrinter& printer);
 
 }  // namespace calandra

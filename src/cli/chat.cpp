@@ -1,11 +1,11 @@
 #include "cli/chat.h"
 
+#include "checkpoint/summary.h"
 #include "cli/answer.h"
 #include "cli/conversation.h"
 #include "cli/line_reader.h"
 #include "cli/open_model.h"
 #include "cli/settings.h"
-#include "checkpoint/summary.h"
 #include "cli/terminal.h"
 #include "engine/session.h"
 
@@ -76,9 +76,14 @@ class Chat {
     for (bool more = true; more; prompt = "... ") {
       std::string line;
       switch (reader_.read(prompt, line)) {
-        case LineReader::Result::End: return false;
-        case LineReader::Result::Interrupted: write_out("\n"); text.clear(); return true;
-        case LineReader::Result::Line: break;
+        case LineReader::Result::End:
+          return false;
+        case LineReader::Result::Interrupted:
+          write_out("\n");
+          text.clear();
+          return true;
+        case LineReader::Result::Line:
+          break;
       }
       const bool opens = text.empty() && !in_block && line.starts_with(kBlockMark);
       if (opens) line.erase(0, kBlockMark.size());
@@ -143,9 +148,11 @@ class Chat {
 
   void help(std::string_view) {
     std::string text;
-    for (const Command& command : kCommands) text += fmt::format("  {:<16}{}\n", fmt::format("{} {}", command.name, command.argument), command.help);
-    write_out(text + "A line that ends with \\ goes on in the next; \"\"\" begins and ends a text of several lines.\n"
-                     "Ctrl-C stops an answer or clears the line.\n");
+    for (const Command& command : kCommands)
+      text += fmt::format("  {:<16}{}\n", fmt::format("{} {}", command.name, command.argument), command.help);
+    write_out(text +
+              "A line that ends with \\ goes on in the next; \"\"\" begins and ends a text of several lines.\n"
+              "Ctrl-C stops an answer or clears the line.\n");
   }
 
   void set_system(std::string_view argument) {
@@ -193,8 +200,12 @@ class Chat {
   }
 
   void stats(std::string_view) {
-    write_out(fmt::format("{}\nthinking {}, {} tools, {} messages, {} of {} tokens of context in use\n", settings_line(options_, model_),
-                          !conversation_.think() ? "as the model does" : *conversation_.think() ? "on" : "off", conversation_.tools().size(), conversation_.num_messages(),
+    write_out(fmt::format("{}\nthinking {}, {} tools, {} messages, {} of {} tokens of context in use\n",
+                          settings_line(options_, model_),
+                          !conversation_.think()   ? "as the model does"
+                          : *conversation_.think() ? "on"
+                                                   : "off",
+                          conversation_.tools().size(), conversation_.num_messages(),
                           with_commas(std::ssize(conversation_.tokens())), with_commas(session_.context())));
     if (last_.prompt_tokens > 0) write_out("last answer: " + speed_line(last_) + "\n");
   }

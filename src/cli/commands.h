@@ -28,10 +28,10 @@ class UsageError : public Error {
 
 /// How a model is opened.
 struct ModelArguments {
-  std::string model;                        // folder, or owner/name in the Hugging Face cache
+  std::string model;  // folder, or owner/name in the Hugging Face cache
   ConfigOverrides overrides;
   Activations activations = Activations::Bf16;
-  int threads = 0;                          // 0: one per core
+  int threads = 0;  // 0: one per core
 };
 
 struct RunArguments {
@@ -41,7 +41,7 @@ struct RunArguments {
   std::optional<std::string> prompt;
   std::optional<std::filesystem::path> prompt_file;
 
-  bool chat = false;                        // the prompt is a message of a chat, not a text to go on with
+  bool chat = false;  // the prompt is a message of a chat, not a text to go on with
   std::optional<std::string> system;
   std::optional<bool> think;
   std::optional<std::filesystem::path> tools_file;
@@ -49,14 +49,14 @@ struct RunArguments {
   // Unset: as the checkpoint suggests.
   std::optional<double> temperature, top_p, min_p;
   std::optional<int> top_k;
-  std::optional<std::uint64_t> seed;        // unset: a random one
-  std::optional<std::int64_t> max_tokens;   // unset: kCompletionTokens for a completion, else what the context holds
+  std::optional<std::uint64_t> seed;       // unset: a random one
+  std::optional<std::int64_t> max_tokens;  // unset: kCompletionTokens for a completion, else what the context holds
   std::vector<std::string> stop;
   bool ignore_eos = false;
 
-  bool raw = false;                         // print the model's text as it is
+  bool raw = false;  // print the model's text as it is
   bool json = false;
-  bool verbose = false;                     // settings and speeds on standard error, also without a terminal
+  bool verbose = false;  // settings and speeds on standard error, also without a terminal
 
   /// Whether the text comes from a person at a terminal, turn by turn.
   bool is_interactive = false;
@@ -76,13 +76,13 @@ struct InspectArguments {
 struct PerplexityArguments {
   ModelArguments model;
   std::filesystem::path file;
-  std::int64_t window = 0;                  // 0: the context
+  std::int64_t window = 0;  // 0: the context
   bool json = false;
 };
 
 struct TraceArguments {
   ModelArguments model;
-  std::vector<std::int32_t> ids;            // or
+  std::vector<std::int32_t> ids;  // or
   std::optional<std::string> prompt;
   std::int64_t greedy = 0;
   std::vector<std::int64_t> splits;

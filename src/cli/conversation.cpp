@@ -42,7 +42,8 @@ bool is_message(const Json& message) {
   }
   if (!message.contains("tool_calls")) return true;
   bool good = message["tool_calls"].is_array();
-  for (const Json& call : message["tool_calls"]) good = good && is_tool(call) && call["function"].value("arguments", Json()).is_object();
+  for (const Json& call : message["tool_calls"])
+    good = good && is_tool(call) && call["function"].value("arguments", Json()).is_object();
   return good;
 }
 
@@ -140,22 +141,26 @@ ChatTurn Conversation::next_turn(const Model& model) const {
 }
 
 void Conversation::save(const std::filesystem::path& file, const Json& settings) const {
-  const Json json = {{"format", kFormat}, {"system", system_}, {"think", think_ ? Json(*think_) : Json()}, {"tools", tools_},
-                     {"messages", messages_}, {"settings", settings}, {"token_ids", tokens_}};
+  const Json json = {{"format", kFormat},   {"system", system_},     {"think", think_ ? Json(*think_) : Json()},
+                     {"tools", tools_},     {"messages", messages_}, {"settings", settings},
+                     {"token_ids", tokens_}};
   write_file(file, json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
 Json Conversation::load(const std::filesystem::path& file) {
   const Json json = parse_file(file);
-  if (!json.is_object() || json.value("format", Json()) != kFormat) fail("{}: expected a chat saved by /save ({})", file.string(), kFormat);
+  if (!json.is_object() || json.value("format", Json()) != kFormat)
+    fail("{}: expected a chat saved by /save ({})", file.string(), kFormat);
   Conversation loaded;
   loaded.system_ = expect(json, "system", file, "text", [](const Json& value) { return value.is_string(); });
-  const Json& think = expect(json, "think", file, "true, false or null", [](const Json& value) { return value.is_boolean() || value.is_null(); });
+  const Json& think =
+      expect(json, "think", file, "true, false or null", [](const Json& value) { return value.is_boolean() || value.is_null(); });
   if (think.is_boolean()) loaded.think_ = think.get<bool>();
   loaded.tools_ = expect(json, "tools", file, "an array", [](const Json& value) { return value.is_array(); });
   check_tools(loaded.tools_, file);
-  loaded.messages_ = expect(json, "messages", file, "an array of messages",
-                            [](const Json& value) { return value.is_array() && std::all_of(value.begin(), value.end(), is_message); });
+  loaded.messages_ = expect(json, "messages", file, "an array of messages", [](const Json& value) {
+    return value.is_array() && std::all_of(value.begin(), value.end(), is_message);
+  });
   loaded.tokens_ = expect(json, "token_ids", file, "an array of token ids", are_token_ids).get<std::vector<std::int32_t>>();
   Json settings = expect(json, "settings", file, "an object", [](const Json& value) { return value.is_object(); });
   *this = std::move(loaded);
@@ -163,7 +168,8 @@ Json Conversation::load(const std::filesystem::path& file) {
 }
 
 void check_can_switch_thinking(const Model& model) {
-  if (!model.chat_template().can_switch_thinking()) fail("{}: this chat template has no switch for thinking", model.chat_template().where());
+  if (!model.chat_template().can_switch_thinking())
+    fail("{}: this chat template has no switch for thinking", model.chat_template().where());
 }
 
 Conversation conversation_for(const RunArguments& arguments, const Model& model) {

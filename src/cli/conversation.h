@@ -69,8 +69,8 @@ class Conversation {
   std::string system_;
   std::optional<bool> think_;
   Json tools_ = Json::array();
-  Json messages_ = Json::array();      // without the system text
-  std::vector<std::int32_t> tokens_;   // computed so far
+  Json messages_ = Json::array();     // without the system text
+  std::vector<std::int32_t> tokens_;  // computed so far
 };
 
 /// Without messages; system text, thinking and tools as the command line says.

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cmath>
 
 namespace calandra {
 namespace {
@@ -74,7 +75,8 @@ void look_at_text_files(Inspected& result) {
     return;
   }
   if (*result.tokenizer_tokens > result.config.vocab) {
-    remarks.push_back(fmt::format("tokenizer.json has {} tokens, more than the vocab_size {} of config.json", *result.tokenizer_tokens, result.config.vocab));
+    remarks.push_back(fmt::format("tokenizer.json has {} tokens, more than the vocab_size {} of config.json",
+                                  *result.tokenizer_tokens, result.config.vocab));
   }
 }
 
@@ -122,9 +124,12 @@ std::string layer_pattern(const Config& config) {
 
 std::string_view name_of(AttentionGate gate) {
   switch (gate) {
-    case AttentionGate::None: return "no gate";
-    case AttentionGate::HeadWise: return "a gate for each head";
-    case AttentionGate::ElementWise: return "a gate for each value";
+    case AttentionGate::None:
+      return "no gate";
+    case AttentionGate::HeadWise:
+      return "a gate for each head";
+    case AttentionGate::ElementWise:
+      return "a gate for each value";
   }
   return "";
 }
@@ -132,14 +137,17 @@ std::string_view name_of(AttentionGate gate) {
 std::string line(std::string_view label, std::string_view text) { return fmt::format("{:<{}}{}\n", label, kLabelWidth, text); }
 
 std::string describe_experts(const Config& c) {
-  if (c.experts == 0) return fmt::format("none: every layer has a dense MLP of {}", c.dense_width);
-  return fmt::format("{} of width {}, {} used, in {} groups of which {} count; shared width {}; weights x {}; layers before {} are dense, {} wide",
-                     c.experts, c.expert_width, c.top_k, c.num_groups, c.kept_groups, c.shared_width, c.routed_scaling, c.first_moe_layer,
-                     c.dense_width);
+  if (c.experts == 0) return fmt::format("none: every layer has a dense MLP, {} wide", c.dense_width);
+  std::string text = fmt::format("{} of width {}, {} used, from {} of {} groups; ", c.experts, c.expert_width, c.top_k,
+                                 c.kept_groups, c.num_groups);
+  text += c.shared_width > 0 ? fmt::format("shared, {} wide", c.shared_width) : "none shared";
+  if (c.first_moe_layer == 0) return text;
+  return text + fmt::format("; instead a dense MLP, {} wide, in {}", c.dense_width,
+                            c.first_moe_layer == 1 ? "layer 0" : fmt::format("layers 0 to {}", c.first_moe_layer - 1));
 }
 
 std::string describe_context(const Config& c) {
-  std::string text = fmt::format("{} tokens; rope base {:g}", with_commas(c.context), c.rope_theta);
+  std::string text = fmt::format("{} tokens; rope base {}", with_commas(c.context), with_commas(std::llround(c.rope_theta)));
   if (c.yarn) text += fmt::format(", YaRN x {:g} from {}", c.yarn->factor, with_commas(c.yarn->original_context));
   return text;
 }
@@ -150,20 +158,25 @@ std::string architecture(const Inspected& m) {
                                  short_count(m.summary.parameters), short_bytes(m.summary.bytes));
   text += line("layers", fmt::format("{}: {}{}", c.layers, layer_pattern(c), c.mtp_layers > 0 ? "; and an MTP layer" : ""));
   text += line("hidden size", fmt::format("{}", c.hidden));
-  text += line("KDA", fmt::format("{} heads of {}; convolution over {} tokens; {} decay{}; {} gates", c.heads, c.head_dim, c.conv_taps,
-                                  c.bounded_gate ? "bounded" : "unbounded",
+  text += line("KDA", fmt::format("{} heads of {}; convolution over {} tokens; {} decay{}; {} gates", c.heads, c.head_dim,
+                                  c.conv_taps, c.bounded_gate ? "bounded" : "unbounded",
                                   c.bounded_gate ? fmt::format(" (log at least {:g})", c.gate_lower_bound) : "",
                                   c.low_rank_gates ? "low-rank" : "full-rank"));
-  text += line("MLA", fmt::format("{} heads of {} + {} rotated, values of {}; latent of {}; {}; {}", c.heads, c.nope_dim, c.rope_dim, c.value_dim, c.kv_rank,
-                                  c.q_rank ? fmt::format("query rank {}", *c.q_rank) : "direct queries", name_of(c.attention_gate)));
+  text +=
+      line("MLA", fmt::format("{} heads of {} + {} rotated, values of {}; latent of {}; {}; {}", c.heads, c.nope_dim, c.rope_dim,
+                              c.value_dim, c.kv_rank, c.q_rank ? fmt::format("query rank {}", *c.q_rank) : "direct queries",
+                              name_of(c.attention_gate)));
   text += line("experts", describe_experts(c));
   text += line("context", describe_context(c));
-  text += line("vocabulary", fmt::format("{}; {}; {}{}", with_commas(c.vocab),
-                                         m.tokenizer_tokens ? fmt::format("tokenizer.json has {} tokens", with_commas(*m.tokenizer_tokens)) : "no tokenizer",
-                                         "chat template: " + (m.template_name.empty() ? "none" : m.template_name),
-                                         c.tied_head ? "; the head is the embedding" : ""));
-  text += line("sampling", fmt::format("temperature {:g}, top-k {}, top-p {:g}, min-p {:g}; ends at {}", m.generation.temperature, m.generation.top_k,
-                                       m.generation.top_p, m.generation.min_p, fmt::join(m.generation.eos_ids, ", ")));
+  text += line("vocabulary",
+               fmt::format("{}; {}; {}{}", with_commas(c.vocab),
+                           m.tokenizer_tokens ? fmt::format("tokenizer.json has {} tokens", with_commas(*m.tokenizer_tokens))
+                                              : "no tokenizer",
+                           "chat template: " + (m.template_name.empty() ? "none" : m.template_name),
+                           c.tied_head ? "; the head is the embedding" : ""));
+  text += line("sampling",
+               fmt::format("temperature {:g}, top-k {}, top-p {:g}, min-p {:g}; ends at {}", m.generation.temperature,
+                           m.generation.top_k, m.generation.top_p, m.generation.min_p, fmt::join(m.generation.eos_ids, ", ")));
   return text;
 }
 
@@ -183,18 +196,25 @@ std::string sizes(const ModelSummary& s) {
   }
   text += table_row("all", s.parameters, s.bytes, fmt::format("{}, {}", short_count(s.parameters), short_bytes(s.bytes))) + "\n";
   if (s.parameters != s.main_parameters) {
-    text += table_row("without MTP", s.main_parameters, s.main_bytes, fmt::format("{}, {}", short_count(s.main_parameters), short_bytes(s.main_bytes))) + "\n";
+    text += table_row("without MTP", s.main_parameters, s.main_bytes,
+                      fmt::format("{}, {}", short_count(s.main_parameters), short_bytes(s.main_bytes))) +
+            "\n";
   }
   text += table_row("a token uses", s.active_parameters, s.bytes_per_token,
                     fmt::format("{}, read for each; {} counting the embedding", short_count(s.active_parameters),
-                                short_count(s.active_parameters_with_embedding))) + "\n";
+                                short_count(s.active_parameters_with_embedding))) +
+          "\n";
   return text;
 }
 
 std::string memory(const MemoryLayout& m) {
-  std::string text = line("cache", fmt::format("{} bytes a token{}", with_commas(m.cache_bytes_per_token()),
-                          m.mtp_layers > 0 ? fmt::format(", {} more with the MTP layer", with_commas(m.mtp_cache_bytes_per_token())) : ""));
-  return text + line("state", fmt::format("{} bytes a sequence, and {} of convolution tails", with_commas(m.state_bytes()), with_commas(m.tails_bytes())));
+  std::string text =
+      line("cache",
+           fmt::format(
+               "{} bytes a token{}", with_commas(m.cache_bytes_per_token()),
+               m.mtp_layers > 0 ? fmt::format(", {} more with the MTP layer", with_commas(m.mtp_cache_bytes_per_token())) : ""));
+  return text + line("state", fmt::format("{} bytes a sequence, and {} of convolution tails", with_commas(m.state_bytes()),
+                                          with_commas(m.tails_bytes())));
 }
 
 std::string odd(const std::vector<std::string>& remarks) {
@@ -211,27 +231,56 @@ std::string as_text(const Inspected& m) {
 Json as_json(const Config& c) {
   Json kinds = Json::array();
   for (std::int64_t layer = 0; layer < c.layers; ++layer) kinds.push_back(c.is_mla(layer) ? "mla" : "kda");
-  Json json = {{"layers", c.layers}, {"layer_kinds", std::move(kinds)}, {"mtp_layers", c.mtp_layers}, {"hidden", c.hidden}, {"vocab", c.vocab},
-               {"context", c.context}, {"tied_head", c.tied_head}, {"heads", c.heads}, {"head_dim", c.head_dim}, {"conv_taps", c.conv_taps},
-               {"bounded_gate", c.bounded_gate}, {"low_rank_gates", c.low_rank_gates}};
+  Json json = {{"layers", c.layers},
+               {"layer_kinds", std::move(kinds)},
+               {"mtp_layers", c.mtp_layers},
+               {"hidden", c.hidden},
+               {"vocab", c.vocab},
+               {"context", c.context},
+               {"tied_head", c.tied_head},
+               {"heads", c.heads},
+               {"head_dim", c.head_dim},
+               {"conv_taps", c.conv_taps},
+               {"bounded_gate", c.bounded_gate},
+               {"low_rank_gates", c.low_rank_gates}};
   json["q_rank"] = c.q_rank ? Json(*c.q_rank) : Json();
-  json.update({{"kv_rank", c.kv_rank}, {"nope_dim", c.nope_dim}, {"rope_dim", c.rope_dim}, {"value_dim", c.value_dim},
-               {"attention_gate", c.attention_gate == AttentionGate::None ? "none" : c.attention_gate == AttentionGate::HeadWise ? "head" : "element"},
-               {"rope_theta", c.rope_theta}, {"yarn_factor", c.yarn ? Json(c.yarn->factor) : Json()}, {"dense_width", c.dense_width},
-               {"experts", c.experts}, {"expert_width", c.expert_width}, {"shared_width", c.shared_width}, {"first_moe_layer", c.first_moe_layer},
-               {"top_k", c.top_k}, {"num_groups", c.num_groups}, {"kept_groups", c.kept_groups}, {"routed_scaling", c.routed_scaling}});
+  json.update({{"kv_rank", c.kv_rank},
+               {"nope_dim", c.nope_dim},
+               {"rope_dim", c.rope_dim},
+               {"value_dim", c.value_dim},
+               {"attention_gate", c.attention_gate == AttentionGate::None       ? "none"
+                                  : c.attention_gate == AttentionGate::HeadWise ? "head"
+                                                                                : "element"},
+               {"rope_theta", c.rope_theta},
+               {"yarn_factor", c.yarn ? Json(c.yarn->factor) : Json()},
+               {"dense_width", c.dense_width},
+               {"experts", c.experts},
+               {"expert_width", c.expert_width},
+               {"shared_width", c.shared_width},
+               {"first_moe_layer", c.first_moe_layer},
+               {"top_k", c.top_k},
+               {"num_groups", c.num_groups},
+               {"kept_groups", c.kept_groups},
+               {"routed_scaling", c.routed_scaling},
+               {"routed_limits", c.routed_limits},
+               {"shared_limits", c.shared_limits}});
   return json;
 }
 
 Json as_json(const Inspected& m) {
   Json json = {{"model", m.folder.string()}, {"architecture", "BailingMoeV3ForCausalLM"}, {"config", as_json(m.config)}};
-  json["generation"] = {{"temperature", m.generation.temperature}, {"top_k", m.generation.top_k}, {"top_p", m.generation.top_p},
-                        {"min_p", m.generation.min_p}, {"eos_ids", m.generation.eos_ids}};
+  json["generation"] = {{"temperature", m.generation.temperature},
+                        {"top_k", m.generation.top_k},
+                        {"top_p", m.generation.top_p},
+                        {"min_p", m.generation.min_p},
+                        {"eos_ids", m.generation.eos_ids}};
   json["tokenizer_tokens"] = m.tokenizer_tokens ? Json(*m.tokenizer_tokens) : Json();
   json["chat_template"] = m.template_name.empty() ? Json() : Json(m.template_name);
   if (m.layout) {
-    json["memory"] = {{"cache_bytes_per_token", m.layout->cache_bytes_per_token()}, {"mtp_cache_bytes_per_token", m.layout->mtp_cache_bytes_per_token()},
-                      {"state_bytes_per_sequence", m.layout->state_bytes()}, {"tail_bytes_per_sequence", m.layout->tails_bytes()}};
+    json["memory"] = {{"cache_bytes_per_token", m.layout->cache_bytes_per_token()},
+                      {"mtp_cache_bytes_per_token", m.layout->mtp_cache_bytes_per_token()},
+                      {"state_bytes_per_sequence", m.layout->state_bytes()},
+                      {"tail_bytes_per_sequence", m.layout->tails_bytes()}};
   }
   json.update(to_json(m.summary));
   return json;

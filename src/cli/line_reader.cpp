@@ -54,7 +54,8 @@ struct LineReader::Editor {
   }
 };
 
-LineReader::LineReader(std::filesystem::path history_file) : editor_(std::make_unique<Editor>()), history_file_(std::move(history_file)) {
+LineReader::LineReader(std::filesystem::path history_file)
+    : editor_(std::make_unique<Editor>()), history_file_(std::move(history_file)) {
   use_utf8();
   editor_->line = el_init("calandra", stdin, stdout_is_terminal() ? stdout : stderr, stderr);
   editor_->history = history_init();

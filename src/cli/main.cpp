@@ -10,9 +10,12 @@
 #include <csignal>
 #include <exception>
 #include <functional>
-#include <iostream>
-#include <map>
+#include <memory>
 #include <new>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 namespace calandra {
 namespace {
@@ -26,15 +29,54 @@ double parse_rope_scaling(const std::string& text) {
   const char* const end = text.data() + text.size();
   const bool named = text.starts_with(kPrefix);
   const auto [stop, error] = std::from_chars(text.data() + (named ? kPrefix.size() : 0), end, factor);
-  if (!named || error != std::errc() || stop != end) throw UsageError(fmt::format("--rope-scaling {}: expected yarn:FACTOR, as in yarn:2", text));
+  if (!named || error != std::errc() || stop != end)
+    throw UsageError(fmt::format("--rope-scaling {}: expected yarn:FACTOR, as in yarn:2", text));
   return factor;
 }
 
-/// The words of an option and what they mean.
+/// What a word that an option takes stands for.
 template <class T>
-auto words(const std::map<std::string, T>& meanings) {
-  return CLI::CheckedTransformer(meanings, CLI::ignore_case).description("");
+struct Word {
+  const char* word;
+  T meaning;
+};
+
+/// An option that takes one of some words.
+template <class T, class Target>
+CLI::Option* add_words(CLI::App& command, const std::string& name, Target& target, const std::vector<Word<T>>& words,
+                       const std::string& help) {
+  std::string all;
+  for (const Word<T>& word : words) all += (all.empty() ? "" : "|") + std::string(word.word);
+  const auto read = [&target, words, all, name](const std::string& text) {
+    for (const Word<T>& word : words) {
+      if (text == word.word) {
+        target = word.meaning;
+        return;
+      }
+    }
+    throw UsageError(fmt::format("{} {}: expected {}", name, text, all));
+  };
+  return command.add_option_function<std::string>(name, read, help)->type_name(all);
 }
+
+template <class T>
+auto range(T least, T most) {
+  return CLI::Range(least, most).description("");
+}
+
+/// "--temp T [the model's]"
+class HelpFormat : public CLI::Formatter {
+ public:
+  HelpFormat() { column_width(38); }
+
+  std::string make_option_opts(const CLI::Option* option) const override {
+    std::string text;
+    if (option->get_type_size() != 0) text += " " + option->get_type_name();
+    if (!option->get_default_str().empty()) text += " [" + option->get_default_str() + "]";
+    if (option->get_required()) text += " (required)";
+    return text;
+  }
+};
 
 /// The commands, their options, and what they are to be run with.
 class CommandLine {
@@ -42,7 +84,7 @@ class CommandLine {
   CommandLine() {
     app_.set_version_flag("--version", version_text, "Print version, compiler and instruction set");
     app_.set_help_flag("-h,--help", "Print this help");
-    app_.get_formatter()->column_width(34);
+    app_.formatter(std::make_shared<HelpFormat>());
     app_.require_subcommand(1);
     app_.failure_message([](const CLI::App*, const CLI::Error& error) { return std::string(error.what()); });
     app_.footer("calandra COMMAND --help lists the options of a command.");
@@ -91,26 +133,36 @@ class CommandLine {
 
   static void add_overrides(CLI::App& command, ConfigOverrides& overrides) {
     command.add_option("--context", overrides.context, "Tokens of context: less, or by name more than config.json allows")
-        ->type_name("TOKENS")->group("Model");
-    command.add_option_function<std::string>("--rope-scaling", [&overrides](const std::string& text) { overrides.yarn_factor = parse_rope_scaling(text); },
-                       "Stretch positions and with them the context: yarn:2 doubles it")
-        ->type_name("yarn:FACTOR")->group("Model");
+        ->type_name("TOKENS")
+        ->group("Model");
+    command
+        .add_option_function<std::string>(
+            "--rope-scaling", [&overrides](const std::string& text) { overrides.yarn_factor = parse_rope_scaling(text); },
+            "Stretch positions and with them the context: yarn:2 doubles it")
+        ->type_name("yarn:FACTOR")
+        ->group("Model");
   }
 
   static void add_model_options(CLI::App& command, ModelArguments& model, bool with_fp8) {
-    std::map<std::string, Activations> names = {{"bf16", Activations::Bf16}, {"fp32", Activations::Fp32}};
-    if (with_fp8) names.emplace("fp8", Activations::Fp8);
-    command.add_option("--activations", model.activations, "Precision in which activations enter a product")
-        ->transform(words(names))->type_name(with_fp8 ? "bf16|fp32|fp8" : "bf16|fp32")->default_str("bf16")->group("Model");
+    std::vector<Word<Activations>> words = {{"bf16", Activations::Bf16}, {"fp32", Activations::Fp32}};
+    if (with_fp8) words.push_back({"fp8", Activations::Fp8});
+    add_words(command, "--activations", model.activations, words, "Precision in which activations enter a product")
+        ->default_str("bf16")
+        ->group("Model");
     command.add_option("--threads", model.threads, "Threads to compute with; the answer does not depend on it")
-        ->type_name("N")->default_str("one a core")->check(CLI::Range(1, 4096))->group("Model");
+        ->type_name("N")
+        ->default_str("one a core")
+        ->check(range(1, 4096))
+        ->group("Model");
     add_overrides(command, model.overrides);
   }
 
   void add_run() {
     RunArguments& a = run_;
-    CLI::App& command = *add("run", "Complete a text, answer once, or chat in the terminal", [this] { return run_command(run_); });
-    command.footer(R"(With -p, -f or text on standard input, one text is made and the program ends. It is a plain completion: the model goes on
+    CLI::App& command =
+        *add("run", "Complete a text, answer once, or chat in the terminal", [this] { return run_command(run_); });
+    command.footer(
+        R"(With -p, -f or text on standard input, one text is made and the program ends. It is a plain completion: the model goes on
 with the text. With --chat (or --system, --think, --tools) the text is a message, put into the model's chat template, and
 the answer is printed without the reasoning before it. Otherwise a chat begins; /help there lists its commands.
 
@@ -120,36 +172,60 @@ Exit codes: 0; 1 for an error; 2 for a wrong command line; 130 if Ctrl-C stopped
     command.add_option("MODEL", a.model.model, kModelHelp)->default_str("the bundled model");
 
     const auto* prompt = command.add_option("-p,--prompt", a.prompt, "The text")->type_name("TEXT")->group("Input");
-    command.add_option("-f,--file", a.prompt_file, "Read the text from a file; - is standard input")->type_name("FILE")
-        ->excludes(const_cast<CLI::Option*>(prompt))->group("Input");
+    command.add_option("-f,--file", a.prompt_file, "Read the text from a file; - is standard input")
+        ->type_name("FILE")
+        ->excludes(const_cast<CLI::Option*>(prompt))
+        ->group("Input");
     command.add_flag("--chat", a.chat, "The text is a message of a chat")->group("Input");
     command.add_option("--system", a.system, "System text of the chat")->type_name("TEXT")->group("Input");
-    command.add_option("--think", a.think, "Reasoning before the answer")->transform(words<bool>({{"on", true}, {"off", false}}))
-        ->type_name("on|off")->default_str("on")->group("Input");
+    add_words<bool>(command, "--think", a.think, {{"on", true}, {"off", false}}, "Reasoning before the answer")
+        ->default_str("the model's way")
+        ->group("Input");
     command.add_option("--tools", a.tools_file, "JSON array of tools that the model may call")->type_name("FILE")->group("Input");
 
     const char* from_model = "the model's";
-    command.add_option("--temp", a.temperature, "Temperature; 0 takes the likeliest token")->type_name("T")->default_str(from_model)->group("Sampling");
-    command.add_option("--top-k", a.top_k, "Only the K likeliest tokens; 0: all")->type_name("K")->default_str(from_model)->group("Sampling");
-    command.add_option("--top-p", a.top_p, "Only the likeliest tokens that make up P")->type_name("P")->default_str(from_model)->group("Sampling");
-    command.add_option("--min-p", a.min_p, "Only tokens at least P times as likely as the likeliest")->type_name("P")
-        ->default_str(from_model)->group("Sampling");
+    command.add_option("--temp", a.temperature, "Temperature; 0 takes the likeliest token")
+        ->type_name("T")
+        ->default_str(from_model)
+        ->group("Sampling");
+    command.add_option("--top-k", a.top_k, "Only the K likeliest tokens; 0: all")
+        ->type_name("K")
+        ->default_str(from_model)
+        ->group("Sampling");
+    command.add_option("--top-p", a.top_p, "Only the likeliest tokens that make up P")
+        ->type_name("P")
+        ->default_str(from_model)
+        ->group("Sampling");
+    command.add_option("--min-p", a.min_p, "Only tokens at least P times as likely as the likeliest")
+        ->type_name("P")
+        ->default_str(from_model)
+        ->group("Sampling");
     command.add_option("--seed", a.seed, "Same seed, same text")->type_name("N")->default_str("random")->group("Sampling");
 
-    command.add_option("-n,--max-tokens", a.max_tokens, "Tokens to make at most; 0: what the context holds")->type_name("TOKENS")
-        ->default_str(fmt::format("{} for a completion, 0 in a chat", kCompletionTokens))->group("Ending");
-    command.add_option("--stop", a.stop, "End before this text; may be given several times")->type_name("TEXT")
-        ->allow_extra_args(false)->group("Ending");
+    command.add_option("-n,--max-tokens", a.max_tokens, "Tokens to make at most; 0: what the context holds")
+        ->type_name("TOKENS")
+        ->default_str(fmt::format("{} for a completion, 0 in a chat", kCompletionTokens))
+        ->group("Ending");
+    command.add_option("--stop", a.stop, "End before this text; may be given several times")
+        ->type_name("TEXT")
+        ->allow_extra_args(false)
+        ->group("Ending");
     command.add_flag("--ignore-eos", a.ignore_eos, "Do not end where the model ends")->group("Ending");
 
-    command.add_flag("--raw", a.raw, "In a chat: print what the model writes, marks of reasoning and tool calls included")->group("Output");
-    command.add_flag("--json", a.json, "One JSON object: text, reasoning, tool calls, token ids, finish reason, usage, timings, settings")->group("Output");
-    command.add_flag("-v,--verbose", a.verbose, "Settings and speeds on standard error, also without a terminal")->group("Output");
+    command.add_flag("--raw", a.raw, "In a chat: print what the model writes, marks of reasoning and tool calls included")
+        ->group("Output");
+    command
+        .add_flag("--json", a.json,
+                  "One JSON object: text, reasoning, tool calls, token ids, finish reason, usage, timings, settings")
+        ->group("Output");
+    command.add_flag("-v,--verbose", a.verbose, "Settings and speeds on standard error, also without a terminal")
+        ->group("Output");
     add_model_options(command, a.model, false);
   }
 
   void add_inspect() {
-    CLI::App& command = *add("inspect", "Show what a checkpoint is: architecture, sizes, costs, everything odd", [this] { return inspect_command(inspect_); });
+    CLI::App& command = *add("inspect", "Show what a checkpoint is: architecture, sizes, costs, everything odd",
+                             [this] { return inspect_command(inspect_); });
     command.footer("Reads config.json and the headers of the tensor files, not the tensors: works on files of any size at once.");
     command.add_option("MODEL", inspect_.model, kModelHelp)->required();
     command.add_flag("--json", inspect_.json, "The same as one JSON object");
@@ -157,24 +233,34 @@ Exit codes: 0; 1 for an error; 2 for a wrong command line; 130 if Ctrl-C stopped
   }
 
   void add_perplexity() {
-    CLI::App& command = *add("perplexity", "Measure how well a model predicts a text", [this] { return perplexity_command(perplexity_); });
+    CLI::App& command =
+        *add("perplexity", "Measure how well a model predicts a text", [this] { return perplexity_command(perplexity_); });
     command.add_option("MODEL", perplexity_.model.model, kModelHelp)->required();
     command.add_option("FILE", perplexity_.file, "The text; - is standard input")->required();
-    command.add_option("--window", perplexity_.window, "Tokens seen at a time; windows do not overlap")->type_name("TOKENS")
-        ->default_str("the context")->check(CLI::Range(std::int64_t{2}, std::int64_t{1} << 40));
+    command.add_option("--window", perplexity_.window, "Tokens seen at a time; windows do not overlap")
+        ->type_name("TOKENS")
+        ->default_str("the context")
+        ->check(range(std::int64_t{2}, std::int64_t{1} << 40));
     command.add_flag("--json", perplexity_.json, "One JSON object");
     add_model_options(command, perplexity_.model, false);
   }
 
   void add_trace() {
-    CLI::App& command = *add("trace", "Dump every intermediate value of a run, for people who port or debug", [this] { return trace_command(trace_); });
+    CLI::App& command = *add("trace", "Dump every intermediate value of a run, for people who port or debug",
+                             [this] { return trace_command(trace_); });
     command.footer("docs/trace.md says what the tensors of the dump are called and what they hold.");
     command.add_option("MODEL", trace_.model.model, kModelHelp)->required();
     auto* const ids = command.add_option("--ids", trace_.ids, "Token ids of the prompt")->type_name("1,2,3")->delimiter(',');
-    auto* const prompt = command.add_option("-p,--prompt", trace_.prompt, "The prompt as text, without a template")->type_name("TEXT")->excludes(ids);
-    command.add_option("--greedy", trace_.greedy, "Tokens to go on with, each the likeliest")->type_name("N")->capture_default_str()
-        ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40));
-    command.add_option("--split", trace_.splits, "Positions to cut the prompt at; states are dumped there too")->type_name("70,...")->delimiter(',');
+    auto* const prompt = command.add_option("-p,--prompt", trace_.prompt, "The prompt as text, without a template")
+                             ->type_name("TEXT")
+                             ->excludes(ids);
+    command.add_option("--greedy", trace_.greedy, "Tokens to go on with, each the likeliest")
+        ->type_name("N")
+        ->capture_default_str()
+        ->check(range(std::int64_t{0}, std::int64_t{1} << 40));
+    command.add_option("--split", trace_.splits, "Positions to cut the prompt at; states are dumped there too")
+        ->type_name("70,...")
+        ->delimiter(',');
     command.add_option("--dump", trace_.dump, "Where the tensors go")->type_name("FILE.safetensors")->required();
     add_model_options(command, trace_.model, true);
     command.callback([ids, prompt] {
@@ -184,19 +270,34 @@ Exit codes: 0; 1 for an error; 2 for a wrong command line; 130 if Ctrl-C stopped
 
   void add_make_checkpoint() {
     SyntheticOptions& o = make_.options;
-    CLI::App& command = *add("make-checkpoint", "Write a checkpoint with random weights and the shapes of a released model", [this] { return make_checkpoint_command(make_); });
-    command.footer("The same options give the same files. A slice has fewer layers, experts or tokens than the model; widths stay.");
-    command.add_option_function<std::string>("--like", [&o](const std::string& name) { o.model = ling_model_of(name); }, "The released model")
-        ->type_name("ling-3.0-tiny|ling-3.0-flash|ling-3.1-flash")->required();
-    command.add_option_function<std::string>("--format", [&o](const std::string& name) { o.format = synthetic_format_of(name); }, "How weights are stored")
-        ->type_name("bf16|fp8|fp8-ue8m0|fp4")->default_str("bf16");
+    CLI::App& command = *add("make-checkpoint", "Write a checkpoint with random weights and the shapes of a released model",
+                             [this] { return make_checkpoint_command(make_); });
+    command.footer(
+        "The same options give the same files. A slice has fewer layers, experts or tokens than the model; widths stay.");
+    command
+        .add_option_function<std::string>(
+            "--like", [&o](const std::string& name) { o.model = ling_model_of(name); }, "The released model")
+        ->type_name("ling-3.0-tiny|ling-3.0-flash|ling-3.1-flash")
+        ->required();
+    command
+        .add_option_function<std::string>(
+            "--format", [&o](const std::string& name) { o.format = synthetic_format_of(name); }, "How weights are stored")
+        ->type_name("bf16|fp8|fp8-ue8m0|fp4")
+        ->default_str("bf16");
     command.add_option("--layers", o.layers, "Layers, in whole groups")->type_name("N")->default_str("the model's");
-    command.add_option("--experts", o.experts, "Routed experts of a layer, a multiple of 8, at least 16")->type_name("N")->default_str("the model's");
+    command.add_option("--experts", o.experts, "Routed experts of a layer, a multiple of 8, at least 16")
+        ->type_name("N")
+        ->default_str("the model's");
     command.add_option("--vocab", o.vocab, "Tokens of the vocabulary")->type_name("N")->default_str("the model's");
     command.add_option("--seed", o.seed, "Of the random weights")->type_name("N")->capture_default_str();
-    command.add_option("--shard-size", o.shard_bytes, "Largest tensor file, in bytes or as 5GB")->type_name("SIZE")->transform(CLI::AsSizeValue(true))
-        ->capture_default_str();
-    command.add_option("--threads", o.num_threads, "Threads to compute with")->type_name("N")->default_str("one a core")->check(CLI::Range(1, 4096));
+    command.add_option("--shard-size", o.shard_bytes, "Largest tensor file, in bytes or as 5GB")
+        ->type_name("SIZE")
+        ->transform(CLI::AsSizeValue(true).description(""))
+        ->default_str("4.5GB");
+    command.add_option("--threads", o.num_threads, "Threads to compute with")
+        ->type_name("N")
+        ->default_str("one a core")
+        ->check(range(1, 4096));
     command.add_flag("--headers-only", o.headers_only, "Sparse files that take no space: all weights are zero");
     command.add_option("DIR", make_.folder, "The folder to write: a new or an empty one")->required();
   }

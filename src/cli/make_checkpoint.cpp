@@ -1,17 +1,19 @@
+#include "checkpoint/synthetic.h"
 #include "cli/commands.h"
 #include "cli/terminal.h"
-#include "checkpoint/synthetic.h"
 
 namespace calandra {
 
 int make_checkpoint_command(const MakeCheckpointArguments& arguments) {
   const SyntheticOptions& options = arguments.options;
   ProgressBar bar("Writing " + arguments.folder.filename().string());
-  const SyntheticSize size = make_checkpoint(options, arguments.folder, [&](std::int64_t done, std::int64_t total) { bar.update(done, total); });
+  const SyntheticSize size =
+      make_checkpoint(options, arguments.folder, [&](std::int64_t done, std::int64_t total) { bar.update(done, total); });
   bar.clear();
-  write_out(fmt::format("{}: {} in {}, {} parameters, {} tensor bytes in {} file{}{}\n", arguments.folder.string(), name_of(options.model),
-                        name_of(options.format), with_commas(size.parameters), with_commas(size.tensor_bytes), size.shards,
-                        size.shards == 1 ? "" : "s", options.headers_only ? ", all holes" : ""));
+  write_out(fmt::format("{}: {} in {}, {} parameters, {} tensor bytes in {} file{}{}\n", arguments.folder.string(),
+                        name_of(options.model), name_of(options.format), with_commas(size.parameters),
+                        with_commas(size.tensor_bytes), size.shards, size.shards == 1 ? "" : "s",
+                        options.headers_only ? ", all holes" : ""));
   return kExitSuccess;
 }
 

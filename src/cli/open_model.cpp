@@ -27,7 +27,8 @@ std::string read_stdin() {
 std::unique_ptr<Model> open_model(const ModelArguments& arguments, bool with_mtp) {
   ProgressBar bar("Loading " + short_name(arguments.model));
   const ModelOptions options{arguments.overrides, arguments.activations, arguments.threads, with_mtp};
-  return std::make_unique<Model>(arguments.model, options, [&](std::int64_t done, std::int64_t total) { bar.update(done, total); });
+  return std::make_unique<Model>(arguments.model, options,
+                                 [&](std::int64_t done, std::int64_t total) { bar.update(done, total); });
 }
 
 std::string short_name(const std::string& folder_or_name) {

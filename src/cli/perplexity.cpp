@@ -1,7 +1,7 @@
+#include "engine/perplexity.h"
 #include "cli/commands.h"
 #include "cli/open_model.h"
 #include "cli/terminal.h"
-#include "engine/perplexity.h"
 
 #include <nlohmann/json.hpp>
 
@@ -26,16 +26,21 @@ int perplexity_command(const PerplexityArguments& arguments) {
   const double tokens_per_second = static_cast<double>(tokens.size()) / seconds;
   const std::int64_t window = arguments.window == 0 ? model->config().context : arguments.window;
   if (arguments.json) {
-    const nlohmann::ordered_json json = {{"perplexity", result.perplexity()}, {"nats_per_token", result.mean_nats()},
-                                         {"bits_per_byte", bits_per_byte},    {"tokens", tokens.size()},
-                                         {"predicted_tokens", result.predicted_tokens}, {"window", window},
-                                         {"seconds", seconds}, {"tokens_per_second", tokens_per_second}};
+    const nlohmann::ordered_json json = {{"perplexity", result.perplexity()},
+                                         {"nats_per_token", result.mean_nats()},
+                                         {"bits_per_byte", bits_per_byte},
+                                         {"tokens", tokens.size()},
+                                         {"predicted_tokens", result.predicted_tokens},
+                                         {"window", window},
+                                         {"seconds", seconds},
+                                         {"tokens_per_second", tokens_per_second}};
     write_out(json.dump() + "\n");
   } else {
-    write_out(fmt::format("perplexity {:.4f}: {:.4f} nats per token, {:.4f} bits per byte\n"
-                          "{} tokens, {} of them predicted, in windows of {}; {:.1f} tokens/s\n",
-                          result.perplexity(), result.mean_nats(), bits_per_byte, with_commas(std::ssize(tokens)),
-                          with_commas(result.predicted_tokens), with_commas(window), tokens_per_second));
+    write_out(
+        fmt::format("perplexity {:.4f}: {:.4f} nats per token, {:.4f} bits per byte\n"
+                    "{} tokens, {} of them predicted, in windows of {}; {:.1f} tokens/s\n",
+                    result.perplexity(), result.mean_nats(), bits_per_byte, with_commas(std::ssize(tokens)),
+                    with_commas(result.predicted_tokens), with_commas(window), tokens_per_second));
   }
   return kExitSuccess;
 }

@@ -25,25 +25,28 @@ std::string read_text(const RunArguments& arguments) {
 }
 
 void check_usage(const RunArguments& arguments) {
-  if (arguments.json && arguments.is_interactive) throw UsageError("--json prints one answer: give a text with -p, -f or standard input");
+  if (arguments.json && arguments.is_interactive)
+    throw UsageError("--json prints one answer: give a text with -p, -f or standard input");
   if (arguments.json && arguments.raw) throw UsageError("--raw and --json exclude each other; --json has the raw text too");
 }
 
 /// All about one answer, as --json prints it.
 Json as_json(std::span<const std::int32_t> prompt, const Generation& made, const ParsedOutput& answer) {
-  return {{"text", answer.content},
-          {"reasoning", answer.reasoning},
-          {"tool_calls", as_json(answer.tool_calls)},
-          {"raw_text", made.text},
-          {"finish_reason", name_of(made.finish_reason)},
-          {"prompt_ids", prompt},
-          {"ids", made.ids},
-          {"usage", {{"prompt_tokens", made.prompt_tokens}, {"reused_tokens", made.reused_tokens}, {"completion_tokens", made.ids.size()}}},
-          {"timings",
-           {{"prompt_seconds", made.prompt_seconds},
-            {"prompt_tokens_per_second", made.prompt_tokens_per_second()},
-            {"generation_seconds", made.generation_seconds},
-            {"generation_tokens_per_second", made.generation_tokens_per_second()}}}};
+  return {
+      {"text", answer.content},
+      {"reasoning", answer.reasoning},
+      {"tool_calls", as_json(answer.tool_calls)},
+      {"raw_text", made.text},
+      {"finish_reason", name_of(made.finish_reason)},
+      {"prompt_ids", prompt},
+      {"ids", made.ids},
+      {"usage",
+       {{"prompt_tokens", made.prompt_tokens}, {"reused_tokens", made.reused_tokens}, {"completion_tokens", made.ids.size()}}},
+      {"timings",
+       {{"prompt_seconds", made.prompt_seconds},
+        {"prompt_tokens_per_second", made.prompt_tokens_per_second()},
+        {"generation_seconds", made.generation_seconds},
+        {"generation_tokens_per_second", made.generation_tokens_per_second()}}}};
 }
 
 /// For those who watch, on standard error.
@@ -71,7 +74,9 @@ int answer_once(const RunArguments& arguments, Model& model, const std::string& 
 
   Session session(model);
   const InterruptWatch watch(InterruptWatch::Second::EndsProgram);
-  AnswerPrinter printer(arguments.json ? AnswerPrinter::Show::Nothing : arguments.raw ? AnswerPrinter::Show::Raw : AnswerPrinter::Show::Parsed,
+  AnswerPrinter printer(arguments.json  ? AnswerPrinter::Show::Nothing
+                        : arguments.raw ? AnswerPrinter::Show::Raw
+                                        : AnswerPrinter::Show::Parsed,
                         std::move(parser));
   const Generation made = generate_and_print(model, session, prompt, options, printer);
   const ParsedOutput answer = printer.finish();

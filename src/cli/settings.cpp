@@ -14,9 +14,12 @@ std::uint64_t random_seed() { return std::random_device{}(); }
 
 std::string_view name_of(Activations activations) {
   switch (activations) {
-    case Activations::Fp32: return "fp32";
-    case Activations::Bf16: return "bf16";
-    case Activations::Fp8: return "fp8";
+    case Activations::Fp32:
+      return "fp32";
+    case Activations::Bf16:
+      return "bf16";
+    case Activations::Fp8:
+      return "fp8";
   }
   return "";
 }
@@ -44,13 +47,22 @@ GenerationOptions generation_options(const RunArguments& arguments, const Model&
 
 nlohmann::ordered_json settings_as_json(const GenerationOptions& options, const Model& model) {
   const SamplingOptions& sampling = options.sampling;
-  return {{"temperature", sampling.temperature}, {"top_k", sampling.top_k}, {"top_p", sampling.top_p}, {"min_p", sampling.min_p},
-          {"seed", sampling.seed}, {"max_tokens", options.max_tokens}, {"stop", options.stop}, {"stop_ids", options.stop_ids},
-          {"context", model.config().context}, {"activations", name_of(model.options().activations)},
-          {"threads", model.compute().threads().num_threads()}, {"instruction_set", name_of(choose_isa())}};
+  return {{"temperature", sampling.temperature},
+          {"top_k", sampling.top_k},
+          {"top_p", sampling.top_p},
+          {"min_p", sampling.min_p},
+          {"seed", sampling.seed},
+          {"max_tokens", options.max_tokens},
+          {"stop", options.stop},
+          {"stop_ids", options.stop_ids},
+          {"context", model.config().context},
+          {"activations", name_of(model.options().activations)},
+          {"threads", model.compute().threads().num_threads()},
+          {"instruction_set", name_of(choose_isa())}};
 }
 
-GenerationOptions with_saved_settings(const GenerationOptions& options, const nlohmann::ordered_json& saved, const std::string& where) {
+GenerationOptions with_saved_settings(const GenerationOptions& options, const nlohmann::ordered_json& saved,
+                                      const std::string& where) {
   GenerationOptions result = options;
   try {
     saved.at("temperature").get_to(result.sampling.temperature);
@@ -69,9 +81,10 @@ GenerationOptions with_saved_settings(const GenerationOptions& options, const nl
 
 std::string settings_line(const GenerationOptions& options, const Model& model) {
   const SamplingOptions& sampling = options.sampling;
-  return fmt::format("temperature {:g}, top-k {}, top-p {:g}, min-p {:g}, seed {}; context {}; {} activations, {} threads, {}", sampling.temperature,
-                     sampling.top_k, sampling.top_p, sampling.min_p, sampling.seed, with_commas(model.config().context),
-                     name_of(model.options().activations), model.compute().threads().num_threads(), name_of(choose_isa()));
+  return fmt::format("temperature {:g}, top-k {}, top-p {:g}, min-p {:g}, seed {}; context {}; {} activations, {} threads, {}",
+                     sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, sampling.seed,
+                     with_commas(model.config().context), name_of(model.options().activations),
+                     model.compute().threads().num_threads(), name_of(choose_isa()));
 }
 
 std::string speed_line(const Generation& made) {
@@ -82,11 +95,15 @@ std::string speed_line(const Generation& made) {
 
 std::string ending_line(const Generation& made) {
   switch (made.finish_reason) {
-    case FinishReason::Stop: return "";
-    case FinishReason::Cancelled: return "stopped";
-    case FinishReason::Length: break;
+    case FinishReason::Stop:
+      return "";
+    case FinishReason::Cancelled:
+      return "stopped";
+    case FinishReason::Length:
+      break;
   }
-  return made.context_full ? "cut: the context is full (--context)" : fmt::format("cut after {} tokens (--max-tokens)", made.ids.size());
+  return made.context_full ? "cut: the context is full (--context)"
+                           : fmt::format("cut after {} tokens (--max-tokens)", made.ids.size());
 }
 
 }  // namespace calandra

@@ -18,7 +18,8 @@ GenerationOptions generation_options(const RunArguments& arguments, const Model&
 nlohmann::ordered_json settings_as_json(const GenerationOptions& options, const Model& model);
 
 /// `options` with what settings_as_json() once said of sampling and ending. Throws Error that names `where`.
-GenerationOptions with_saved_settings(const GenerationOptions& options, const nlohmann::ordered_json& saved, const std::string& where);
+GenerationOptions with_saved_settings(const GenerationOptions& options, const nlohmann::ordered_json& saved,
+                                      const std::string& where);
 
 /// "temperature 0.7, top-k 20, top-p 0.95, min-p 0, seed 12; context 32,768; bf16 activations, 2 threads, avx2"
 std::string settings_line(const GenerationOptions& options, const Model& model);

@@ -98,10 +98,14 @@ std::string for_terminal(std::string_view text) {
 }
 
 std::string with_commas(std::int64_t number) {
-  std::string digits = std::to_string(number);
-  const std::size_t first = number < 0 ? 1 : 0;
-  for (std::size_t i = digits.size(); i > first + 3;) digits.insert(i -= 3, ",");
-  return digits;
+  const std::string digits = std::to_string(number);
+  std::string text;
+  for (std::size_t i = 0; i < digits.size(); ++i) {
+    const bool after_digit = i > 0 && digits[i - 1] != '-';
+    if (after_digit && (digits.size() - i) % 3 == 0) text += ',';
+    text += digits[i];
+  }
+  return text;
 }
 
 std::string short_count(std::int64_t number) { return scaled(static_cast<double>(number), 1000, {"", " K", " M", " B", " T"}); }
@@ -111,7 +115,9 @@ std::string short_bytes(std::int64_t bytes) {
 }
 
 ProgressBar::ProgressBar(std::string label)
-    : label_(std::move(label)), enabled_(stderr_is_terminal() && terminal_understands_escapes()), next_(Clock::now() + kPatience) {}
+    : label_(std::move(label)),
+      enabled_(stderr_is_terminal() && terminal_understands_escapes()),
+      next_(Clock::now() + kPatience) {}
 
 ProgressBar::~ProgressBar() { clear(); }
 

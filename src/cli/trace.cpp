@@ -17,7 +17,8 @@ int trace_command(const TraceArguments& arguments) {
   const Trace trace = run_trace(*model, options);
   write_trace(trace, arguments.dump);
 
-  std::string lines = fmt::format("{}: {} tensors of {} tokens\n", arguments.dump.string(), trace.tensors.size(), options.ids.size());
+  std::string lines =
+      fmt::format("{}: {} tensors of {} tokens\n", arguments.dump.string(), trace.tensors.size(), options.ids.size());
   if (!trace.greedy_ids.empty()) lines += fmt::format("greedy ids: {}\n", fmt::join(trace.greedy_ids, ","));
   if (!trace.draft_ids.empty()) lines += fmt::format("draft ids: {}\n", fmt::join(trace.draft_ids, ","));
   write_out(lines);

@@ -22,8 +22,9 @@ bool contains(std::span<const std::int32_t> ids, std::int32_t id) { return std::
 void check_prompt(std::int64_t length, std::int64_t context) {
   if (length == 0) fail("prompt: no tokens, expected at least 1");
   if (length >= context) {
-    fail("prompt of {} tokens: expected at most {}, which leaves room for an answer in the context of {} (--context N asks for another)",
-         length, context - 1, context);
+    fail(
+        "prompt of {} tokens: expected at most {}, which leaves room for an answer in the context of {} (--context N asks for another)",
+        length, context - 1, context);
   }
 }
 
@@ -118,9 +119,12 @@ void check(const GenerationOptions& options) {
 
 std::string_view name_of(FinishReason reason) {
   switch (reason) {
-    case FinishReason::Stop: return "stop";
-    case FinishReason::Length: return "length";
-    case FinishReason::Cancelled: return "cancelled";
+    case FinishReason::Stop:
+      return "stop";
+    case FinishReason::Length:
+      return "length";
+    case FinishReason::Cancelled:
+      return "cancelled";
   }
   return "";
 }
@@ -148,7 +152,8 @@ std::vector<std::int32_t> stop_ids_of(const Model& model) {
 }
 
 std::vector<std::int32_t> extend_tokens(const Tokenizer& tokenizer, std::span<const std::int32_t> known, std::string_view text) {
-  const bool in_vocabulary = std::all_of(known.begin(), known.end(), [&](std::int32_t id) { return id >= 0 && id < tokenizer.vocab_size(); });
+  const bool in_vocabulary =
+      std::all_of(known.begin(), known.end(), [&](std::int32_t id) { return id >= 0 && id < tokenizer.vocab_size(); });
   const std::string known_text = in_vocabulary ? detokenize(tokenizer, known) : std::string();
   if (!in_vocabulary || !text.starts_with(known_text)) return tokenizer.encode(text);
   std::vector<std::int32_t> ids(known.begin(), known.end());

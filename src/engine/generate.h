@@ -16,9 +16,9 @@ namespace calandra {
 
 struct GenerationOptions {
   SamplingOptions sampling;
-  std::int64_t max_tokens = 0;          // 0: as many as the context holds
-  std::vector<std::int32_t> stop_ids;   // end the answer; their text is not part of it
-  std::vector<std::string> stop;        // the same for texts, wherever the borders of tokens fall
+  std::int64_t max_tokens = 0;         // 0: as many as the context holds
+  std::vector<std::int32_t> stop_ids;  // end the answer; their text is not part of it
+  std::vector<std::string> stop;       // the same for texts, wherever the borders of tokens fall
 };
 
 /// Throws Error that names the option, the value and the range.
@@ -35,8 +35,8 @@ struct GenerationListener {
 };
 
 enum class FinishReason : std::uint8_t {
-  Stop,       // a stop id, a stop string, or the listener
-  Length,     // max_tokens, or the context is full
+  Stop,    // a stop id, a stop string, or the listener
+  Length,  // max_tokens, or the context is full
   Cancelled,
 };
 
@@ -44,14 +44,14 @@ enum class FinishReason : std::uint8_t {
 std::string_view name_of(FinishReason reason);
 
 struct Generation {
-  std::vector<std::int32_t> ids;         // as sampled, a final stop id included
-  std::string text;                      // without the stop id or string that ended it
+  std::vector<std::int32_t> ids;  // as sampled, a final stop id included
+  std::string text;               // without the stop id or string that ended it
   FinishReason finish_reason = FinishReason::Stop;
-  bool context_full = false;             // why Length
+  bool context_full = false;  // why Length
   std::int64_t prompt_tokens = 0;
-  std::int64_t reused_tokens = 0;        // of the prompt, that did not have to be computed
-  double prompt_seconds = 0;             // until the first token could be sampled
-  double generation_seconds = 0;         // from then on
+  std::int64_t reused_tokens = 0;  // of the prompt, that did not have to be computed
+  double prompt_seconds = 0;       // until the first token could be sampled
+  double generation_seconds = 0;   // from then on
 
   double prompt_tokens_per_second() const;
   double generation_tokens_per_second() const;

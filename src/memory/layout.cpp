@@ -1,6 +1,7 @@
 #include "memory/layout.h"
 
 #include "base/error.h"
+#include "base/integer.h"
 
 #include <algorithm>
 
@@ -10,8 +11,6 @@ namespace {
 constexpr std::int64_t kPageTokens = 64;
 constexpr std::int64_t kConvInputs = 3;   // inputs that a convolution of 4 taps looks back
 constexpr std::int64_t kConvStreams = 3;  // q, k, v
-
-constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace
 

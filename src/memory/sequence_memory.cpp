@@ -1,15 +1,11 @@
 #include "memory/sequence_memory.h"
 
+#include "base/integer.h"
+
 #include <algorithm>
 #include <cstring>
 
 namespace calandra {
-namespace {
-
-constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
-}  // namespace
-
 Boundary::Boundary(MemoryPool& pool) : fixed_(pool.blocks()), latents_(pool.latents()), mtp_latents_(pool.mtp_latents()) {}
 
 SequenceMemory::SequenceMemory(MemoryPool& pool)

@@ -1,5 +1,6 @@
 #include "model/compute.h"
 
+#include "base/integer.h"
 #include "kernels/quantize.h"
 
 #include <algorithm>
@@ -8,7 +9,7 @@ namespace calandra {
 namespace {
 
 // Rows of a weight that one task multiplies: small enough that two threads share a small matrix evenly.
-constexpr std::int64_t kRowsPerTask = 32;
+constexpr std::int64_t kWeightRowsPerTask = 32;
 
 }  // namespace
 
@@ -43,15 +44,15 @@ void Compute::linear(std::span<const Product> products) const {
   std::int64_t tasks = 0;
   for (std::size_t p = 0; p < products.size(); ++p) {
     first_task.push_back(tasks);
-    tasks += (products[p].weight->rows + kRowsPerTask - 1) / kRowsPerTask;
+    tasks += ceil_div(products[p].weight->rows, kWeightRowsPerTask);
     inputs.push_back(input_for(*products[p].weight, products[p].x, scratch[p]));
   }
   threads_.for_each(tasks, 1, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t task = first; task < last; ++task) {
       const auto p = static_cast<std::size_t>(std::upper_bound(first_task.begin(), first_task.end(), task) - first_task.begin() - 1);
       const WeightMatrix& w = *products[p].weight;
-      const std::int64_t begin = (task - first_task[p]) * kRowsPerTask;
-      kernels_.matmul(w, inputs[p], products[p].y, begin, std::min(w.rows, begin + kRowsPerTask));
+      const std::int64_t begin = (task - first_task[p]) * kWeightRowsPerTask;
+      kernels_.matmul(w, inputs[p], products[p].y, begin, std::min(w.rows, begin + kWeightRowsPerTask));
     }
   });
 }

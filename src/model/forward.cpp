@@ -4,16 +4,8 @@
 #include "model/workspace.h"
 
 #include <algorithm>
-#include <cmath>
 
 namespace calandra {
-namespace {
-
-// Rows that one task of an element-wise loop takes.
-constexpr std::int64_t kRowsPerTask = 4;
-
-}  // namespace
-
 ForwardPass::ForwardPass(const Config& config, const ModelWeights& weights, const Compute& compute, bool with_mtp)
     : config_(config),
       weights_(weights),
@@ -47,7 +39,7 @@ void ForwardPass::embed(std::span<const std::int32_t> tokens, Rows x) const {
 }
 
 void ForwardPass::norm_rows(ConstRows x, std::span<const float> weight, Rows y) const {
-  compute_.threads().for_each(x.rows, kRowsPerTask, [&](std::int64_t begin, std::int64_t end) {
+  compute_.threads().for_each(x.rows, kElementwiseRows, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t r = begin; r < end; ++r) {
       compute_.kernels().rms_norm(span_of(x, r), weight, config_.norm_eps, span_of(y, r));
     }
@@ -72,12 +64,8 @@ void ForwardPass::rotate_for(std::span<const Segment> segments) {
   sin_ = work_->sin.take(last.first_row + last.rows, pairs);
   for (const Segment& segment : segments) {
     for (std::int64_t t = 0; t < segment.rows; ++t) {
-      for (std::int64_t j = 0; j < pairs; ++j) {
-        // In double: at position 10^6 a float angle would be off by 0.05.
-        const double angle = static_cast<double>(segment.first_position + t) * rope_.inverse_frequencies[static_cast<std::size_t>(j)];
-        cos_.row(segment.first_row + t)[j] = static_cast<float>(std::cos(angle) * rope_.factor);
-        sin_.row(segment.first_row + t)[j] = static_cast<float>(std::sin(angle) * rope_.factor);
-      }
+      const std::int64_t row = segment.first_row + t;
+      rotation_at(rope_, segment.first_position + t, span_of(cos_, row), span_of(sin_, row));
     }
   }
 }

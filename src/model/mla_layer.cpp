@@ -1,5 +1,6 @@
 // Gated multi-head latent attention in the absorbed form: one latent row a token serves all heads (docs/model.md, MLA).
 
+#include "base/integer.h"
 #include "model/forward.h"
 #include "model/workspace.h"
 
@@ -95,7 +96,7 @@ Rows ForwardPass::absorb(const MlaWeights& w, ConstRows query) {
 Rows ForwardPass::attend(ConstRows absorbed, std::span<const Segment> segments, std::span<const LatentCache> caches) {
   const std::int64_t width = config_.latent_row(), rank = config_.kv_rank;
   const Rows context = work_->context.take(absorbed.rows, config_.heads * rank);
-  const std::int64_t groups = (config_.heads + kHeadsPerTask - 1) / kHeadsPerTask;
+  const std::int64_t groups = ceil_div(config_.heads, kHeadsPerTask);
   for (std::size_t s = 0; s < segments.size(); ++s) {
     const Segment& segment = segments[s];
     compute_.threads().for_each(segment.rows * groups, 1, [&](std::int64_t first, std::int64_t last) {

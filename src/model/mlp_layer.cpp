@@ -7,14 +7,8 @@
 #include <numeric>
 
 namespace calandra {
-namespace {
-
-constexpr std::int64_t kRowsPerTask = 4;
-
-}  // namespace
-
 void ForwardPass::activate(Rows gate, ConstRows up, float limit) const {
-  compute_.threads().for_each(gate.rows, kRowsPerTask, [&](std::int64_t begin, std::int64_t end) {
+  compute_.threads().for_each(gate.rows, kElementwiseRows, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t r = begin; r < end; ++r) compute_.kernels().swiglu(span_of(ConstRows(gate), r), span_of(up, r), limit, span_of(gate, r));
   });
   compute_.round(gate);
@@ -90,7 +84,7 @@ void ForwardPass::moe(const MoeWeights& w, std::int64_t layer, ConstRows normed,
 void ForwardPass::combine(const Assignments& chosen, ConstRows routed, std::optional<ConstRows> shared, Rows out) const {
   const auto top_k = static_cast<std::size_t>(config_.top_k);
   const Kernels& kernels = compute_.kernels();
-  compute_.threads().for_each(out.rows, kRowsPerTask, [&](std::int64_t begin, std::int64_t end) {
+  compute_.threads().for_each(out.rows, kElementwiseRows, [&](std::int64_t begin, std::int64_t end) {
     std::vector<std::size_t> order(top_k);
     for (std::int64_t r = begin; r < end; ++r) {
       // Ascending expert id, the shared expert last: a fixed order whatever the batch.

@@ -9,6 +9,9 @@
 
 namespace calandra {
 
+// Rows that one task of an element-wise loop takes.
+inline constexpr std::int64_t kElementwiseRows = 4;
+
 /// Reusable rows of float32.
 class Buffer {
  public:

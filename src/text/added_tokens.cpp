@@ -19,8 +19,9 @@ bool touches_word(std::string_view before, std::string_view after) {
 
 AddedTokenFinder::AddedTokenFinder(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)), first_byte_(257) {
   std::ranges::stable_sort(tokens_, {}, &AddedToken::content);  // as unsigned bytes
-  const auto repeated = std::ranges::unique(tokens_, {}, &AddedToken::content);  // two may have the same normalized content
-  tokens_.erase(repeated.begin(), repeated.end());
+  // Two may have the same normalized content: the first in the file stands.
+  const auto same_content = [](const AddedToken& a, const AddedToken& b) { return a.content == b.content; };
+  tokens_.erase(std::unique(tokens_.begin(), tokens_.end(), same_content), tokens_.end());
   for (const AddedToken& token : tokens_) ++first_byte_[byte_at(token.content, 0) + std::size_t{1}];
   for (std::size_t i = 1; i < first_byte_.size(); ++i) first_byte_[i] += first_byte_[i - 1];
 }
@@ -36,9 +37,9 @@ const AddedToken* AddedTokenFinder::longest_at(std::string_view text, std::size_
     if (begin->content.size() == depth) longest = &*begin++;
     if (begin == end || position + depth == text.size()) break;
     const auto next_byte = [depth](const AddedToken& token) { return byte_at(token.content, depth); };
-    const auto range = std::ranges::equal_range(begin, end, byte_at(text, position + depth), {}, next_byte);
-    begin = range.begin();
-    end = range.end();
+    const unsigned char wanted = byte_at(text, position + depth);
+    begin = std::ranges::lower_bound(begin, end, wanted, {}, next_byte);
+    end = std::ranges::upper_bound(begin, end, wanted, {}, next_byte);
   }
   return longest;
 }

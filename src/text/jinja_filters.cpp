@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <utility>
 
 #include "base/error.h"
 #include "text/jinja_runtime.h"
@@ -395,8 +396,8 @@ Value attr_filter(Runtime& runtime, const Value& input, const Arguments& argumen
   return attribute(runtime, input, to_text(bind(arguments, {"name"})[0]));
 }
 
-using Entry = std::pair<std::string_view, Filter>;
-constexpr Entry kFilters[] = {
+using FilterEntry = std::pair<std::string_view, Filter>;
+constexpr FilterEntry kFilters[] = {
     {"abs", abs_filter},
     {"attr", attr_filter},
     {"batch", batch_filter},
@@ -445,7 +446,7 @@ constexpr Entry kFilters[] = {
 
 Filter find_filter(std::string_view name) {
   const auto found =
-      std::find_if(std::begin(kFilters), std::end(kFilters), [&](const Entry& entry) { return entry.first == name; });
+      std::find_if(std::begin(kFilters), std::end(kFilters), [&](const FilterEntry& entry) { return entry.first == name; });
   return found == std::end(kFilters) ? nullptr : found->second;
 }
 

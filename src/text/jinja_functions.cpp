@@ -26,8 +26,8 @@ bool is_countable(const Value& v) { return v.text() || v.sequence() || v.mapping
 
 bool same_kind_and_equal(const Value& a, const Value& b) { return type_name(a) == type_name(b) && equal(a, b); }
 
-using Entry = std::pair<std::string_view, Test>;
-constexpr Entry kTests[] = {
+using FunctionEntry = std::pair<std::string_view, Test>;
+constexpr FunctionEntry kTests[] = {
     {"!=", is_not_equal},
     {"<", is_less},
     {"<=", is_less_equal},
@@ -153,7 +153,7 @@ constexpr std::pair<std::string_view, GlobalFunction> kFunctions[] = {
 }  // namespace
 
 Test find_test(std::string_view name) {
-  const auto found = std::find_if(std::begin(kTests), std::end(kTests), [&](const Entry& entry) { return entry.first == name; });
+  const auto found = std::find_if(std::begin(kTests), std::end(kTests), [&](const FunctionEntry& entry) { return entry.first == name; });
   return found == std::end(kTests) ? nullptr : found->second;
 }
 

@@ -1,6 +1,7 @@
 #include "text/jinja_interpreter.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 

@@ -11,7 +11,7 @@
 namespace calandra::jinja {
 namespace {
 
-using Entry = std::pair<std::string_view, Method>;
+using MethodEntry = std::pair<std::string_view, Method>;
 
 const std::string& expect_text(const Value& value, std::string_view what) {
   if (!value.text()) fail("{} must be str, not {}", what, type_name(value));
@@ -180,7 +180,7 @@ Value remove_affix(const Value& self, const Arguments& arguments, bool at_end) {
   return self;
 }
 
-constexpr Entry kTextMethods[] = {
+constexpr MethodEntry kTextMethods[] = {
     {"capitalize", map_method<capitalize>},
     {"center", [](Runtime& r, const Value& s, const Arguments& a) { return pad_method(r, s, a, true, true); }},
     {"count",
@@ -235,7 +235,7 @@ Value list_count(Runtime&, const Value& self, const Arguments& arguments) {
       std::count_if(items.begin(), items.end(), [&](const Value& value) { return equal(value, wanted); }));
 }
 
-constexpr Entry kListMethods[] = {{"count", list_count}, {"index", list_index}};
+constexpr MethodEntry kListMethods[] = {{"count", list_count}, {"index", list_index}};
 
 Value dict_items(Runtime& runtime, const Value& self, const Arguments& arguments) {
   bind(arguments, {});
@@ -259,7 +259,7 @@ Value dict_get(Runtime&, const Value& self, const Arguments& arguments) {
   return values[1].is_undefined() && arguments.positional.size() < 2 ? Value(None{}) : values[1];
 }
 
-constexpr Entry kDictMethods[] = {
+constexpr MethodEntry kDictMethods[] = {
     {"copy", [](Runtime&, const Value& s, const Arguments&) { return s; }},
     {"get", dict_get},
     {"items", dict_items},
@@ -268,9 +268,9 @@ constexpr Entry kDictMethods[] = {
 };
 
 template <std::size_t N>
-Method find_in(const Entry (&entries)[N], std::string_view name) {
+Method find_in(const MethodEntry (&entries)[N], std::string_view name) {
   const auto found = std::lower_bound(std::begin(entries), std::end(entries), name,
-                                      [](const Entry& e, std::string_view n) { return e.first < n; });
+                                      [](const MethodEntry& e, std::string_view n) { return e.first < n; });
   return found != std::end(entries) && found->first == name ? found->second : nullptr;
 }
 

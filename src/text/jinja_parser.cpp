@@ -2,6 +2,7 @@
 // a + b + c alike, so that whatever walks the tree later stays within a small stack.
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 #include "text/jinja_runtime.h"
@@ -10,7 +11,7 @@
 namespace calandra::jinja {
 namespace {
 
-constexpr int kMaxDepth = 120;
+constexpr int kMaxNesting = 120;
 
 class Parser {
  public:
@@ -40,7 +41,7 @@ class Parser {
     Level(const Level&) = delete;
     Level& operator=(const Level&) = delete;
     void grow() {
-      if (++parser_.depth_ > kMaxDepth) parser_.reject(fmt::format("nested or chained more than {} deep", kMaxDepth));
+      if (++parser_.depth_ > kMaxNesting) parser_.reject(fmt::format("nested or chained more than {} deep", kMaxNesting));
     }
 
    private:

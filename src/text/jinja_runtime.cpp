@@ -145,6 +145,29 @@ Value add(Runtime& runtime, const Value& a, const Value& b) {
   refuse("+", a, b);
 }
 
+/// Whether what stands between % and the letter is flags, width and precision, in this order and none too long.
+bool is_conversion(std::string_view text) {
+  constexpr std::string_view kDigits = "0123456789";
+  constexpr std::size_t kLongest = 6;
+  const auto skip = [&text](std::string_view characters) { text.remove_prefix(std::min(text.find_first_not_of(characters), text.size())); };
+  if (text.size() > kLongest) return false;
+  skip("+- #0");
+  skip(kDigits);
+  if (text.starts_with('.')) {
+    text.remove_prefix(1);
+    skip(kDigits);
+  }
+  return text.empty();
+}
+
+/// What %d makes of a number.
+std::int64_t whole_number(const Value& value) {
+  if (value.integer()) return *value.integer();
+  const double number = std::trunc(*value.number());
+  if (!(number >= -0x1p63 && number < 0x1p63)) fail("cannot convert {} to an integer", to_text(value));
+  return static_cast<std::int64_t>(number);
+}
+
 /// One conversion of text % values: letters, flags, width and precision as C has them.
 std::string convert(char letter, const std::string& flags, const Value& value) {
   switch (letter) {
@@ -160,8 +183,7 @@ std::string convert(char letter, const std::string& flags, const Value& value) {
     case 'X':
     case 'o': {
       if (!value.number()) fail("%{} format: a number is required, not {}", letter, type_name(value));
-      const auto number = value.integer() ? *value.integer() : static_cast<std::int64_t>(*value.number());
-      return fmt::sprintf(fmt::format("%{}l{}", flags, letter), number);
+      return fmt::sprintf(fmt::format("%{}l{}", flags, letter), whole_number(value));
     }
     case 'f':
     case 'e':
@@ -282,7 +304,7 @@ std::string format_text(std::string_view format, const List& values) {
       out += '%';
       continue;
     }
-    if (flags.size() > 6) fail("'%{}' is not supported in a format", flags);
+    if (!is_conversion(flags)) fail("'%{}' is not supported in a format", flags);
     if (used >= values.size()) fail("not enough arguments for format string");
     out += convert(format[i], flags, values[used++]);
   }

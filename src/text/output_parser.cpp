@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <set>
+#include <span>
+#include <utility>
 
 #include "text/argument_types.h"
 #include "text/marker_scanner.h"

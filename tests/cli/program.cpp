@@ -40,7 +40,8 @@ int exit_code_of(pid_t child) {
 
 /// Milliseconds until then, for poll().
 int time_left(Clock::time_point deadline) {
-  return static_cast<int>(std::max<std::int64_t>(0, std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count()));
+  return static_cast<int>(
+      std::max<std::int64_t>(0, std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count()));
 }
 
 struct Pipe {
@@ -111,29 +112,6 @@ Outcome run_program(const Arguments& arguments, std::string_view input) {
 Outcome run_shell(const std::string& line) {
   ::setenv("CALANDRA", CALANDRA_BINARY, 1);
   return run_words({"/bin/sh", "-c", line}, "");
-}
-
-TemporaryFolder::TemporaryFolder() {
-  std::string name = (std::filesystem::temp_directory_path() / "calandra-cli-XXXXXX").string();
-  if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp");
-  path_ = name;
-}
-
-TemporaryFolder::~TemporaryFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
-
-void write_text(const std::filesystem::path& file, std::string_view text) {
-  std::ofstream out(file, std::ios::binary);
-  out << text;
-  EXPECT_TRUE(out.flush()) << file;
-}
-
-std::string read_text(const std::filesystem::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  EXPECT_TRUE(in) << file;
-  return {std::istreambuf_iterator<char>(in), {}};
 }
 
 TerminalRun::TerminalRun(const Arguments& arguments, const std::map<std::string, std::string>& environment) {

@@ -1,6 +1,8 @@
 #pragma once
 // Runs the program `calandra` as a person or a script does: with pipes, or at a terminal of its own.
 
+#include "support/golden.h"
+
 #include <nlohmann/json.hpp>
 
 #include <sys/types.h>
@@ -17,7 +19,7 @@ namespace calandra {
 using Arguments = std::vector<std::string>;
 
 struct Outcome {
-  int code = -1;     // exit code, or 128 + signal
+  int code = -1;  // exit code, or 128 + signal
   std::string out;
   std::string err;
 
@@ -29,23 +31,6 @@ Outcome run_program(const Arguments& arguments, std::string_view input = "");
 
 /// A shell line in which $CALANDRA is the program.
 Outcome run_shell(const std::string& line);
-
-/// A folder that goes away with the object.
-class TemporaryFolder {
- public:
-  TemporaryFolder();
-  ~TemporaryFolder();
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  std::filesystem::path operator/(std::string_view name) const { return path_ / name; }
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
-
-void write_text(const std::filesystem::path& file, std::string_view text);
-std::string read_text(const std::filesystem::path& file);
 
 /// The program at a pseudo-terminal: what is typed goes in, what the screen gets comes out.
 class TerminalRun {

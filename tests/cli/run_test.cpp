@@ -27,7 +27,7 @@ Arguments greedy(const Arguments& more) {
 }
 
 /// Greedy texts that another implementation made, in float64.
-Json reference() { return Json::parse(read_text(kModel + "/reference.json")); }
+Json reference() { return Json::parse(read_text_file(kModel + "/reference.json")); }
 
 Json reference_case(const std::string& name) {
   const Json all = reference();
@@ -60,7 +60,7 @@ TEST(Run, AnswerStopsAtTheEndOfItsRole) {
 
 TEST(Run, TextFromOptionFileAndStandardInputIsTheSame) {
   const TemporaryFolder folder;
-  write_text(folder / "text", "Elizabeth was\n");
+  write_file(folder / "text", "Elizabeth was\n");
   const Outcome option = run_program(greedy({"-n", "12", "-p", "Elizabeth was"}));
   EXPECT_EQ(option.code, 0);
   EXPECT_THAT(option.out, AllOf(Not(IsEmpty()), testing::EndsWith("\n")));
@@ -93,7 +93,9 @@ TEST(Run, SettingsComeFromTheCheckpointUnlessAskedFor) {
   EXPECT_EQ(suggested["temperature"], 0.7);
   EXPECT_EQ(suggested["top_p"], 0.95);
   EXPECT_EQ(suggested["top_k"], 20);
-  const Json asked = run_program({"run", "-p", "x", "-n", "1", "--json", "--temp", "0.5", "--top-k", "3", "--top-p", "0.9", "--min-p", "0.1"}).json()["settings"];
+  const Json asked =
+      run_program({"run", "-p", "x", "-n", "1", "--json", "--temp", "0.5", "--top-k", "3", "--top-p", "0.9", "--min-p", "0.1"})
+          .json()["settings"];
   EXPECT_EQ(asked["temperature"], 0.5);
   EXPECT_EQ(asked["top_p"], 0.9);
   EXPECT_EQ(asked["top_k"], 3);
@@ -115,7 +117,8 @@ TEST(Run, StopStringEndsTheTextBeforeItWhereverTokensEnd) {
 
 TEST(Run, PartOfAStopStringThatNeverCompletesIsPrinted) {
   const Json one = reference_case("prose");
-  const Json json = run_program(greedy({"-n", "48", "--json", "-p", one["prompt"], "--stop", "and hasn't", "--stop", "very goods"})).json();
+  const Json json =
+      run_program(greedy({"-n", "48", "--json", "-p", one["prompt"], "--stop", "and hasn't", "--stop", "very goods"})).json();
   EXPECT_EQ(json["text"], one["greedy_text"]);
 }
 
@@ -142,7 +145,8 @@ TEST(Run, ChatPromptIsTheTemplatesAndReasoningIsApart) {
 
   // On a pipe: the answer alone; with --raw all that the model wrote.
   EXPECT_EQ(run_program(greedy({"--chat", "-p", "Write a passage about Elizabeth."})).out, answer + "\n");
-  EXPECT_EQ(run_program(greedy({"--chat", "--raw", "-p", "Write a passage about Elizabeth."})).out, json["raw_text"].get<std::string>() + "\n");
+  EXPECT_EQ(run_program(greedy({"--chat", "--raw", "-p", "Write a passage about Elizabeth."})).out,
+            json["raw_text"].get<std::string>() + "\n");
 }
 
 TEST(Run, ThinkingCanBeSwitchedOff) {
@@ -153,7 +157,8 @@ TEST(Run, ThinkingCanBeSwitchedOff) {
 
 TEST(Run, ToolCallIsShownAsABlockAndInJson) {
   const TemporaryFolder folder;
-  write_text(folder / "tools.json", R"([{"type": "function", "function": {"name": "get_weather", "description": "Get the weather in a city",
+  write_file(folder / "tools.json",
+             R"([{"type": "function", "function": {"name": "get_weather", "description": "Get the weather in a city",
     "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}])");
   const Arguments arguments = greedy({"--think", "off", "--tools", folder / "tools.json", "-p", "What is the weather in Paris?"});
   const Outcome outcome = run_program(arguments);
@@ -174,7 +179,9 @@ TEST(Run, JsonTellsUsageAndTimings) {
 
 TEST(Run, OutputIsWholeCharactersAndOneTextEvenWithoutMeaning) {
   // At a high temperature the model draws stray bytes too; JSON can be read only if all of the text is UTF-8.
-  const Json json = run_program({"run", "-p", "Z", "-n", "200", "--temp", "5", "--top-k", "0", "--top-p", "1", "--seed", "3", "--ignore-eos", "--json"}).json();
+  const Json json = run_program({"run", "-p", "Z", "-n", "200", "--temp", "5", "--top-k", "0", "--top-p", "1", "--seed", "3",
+                                 "--ignore-eos", "--json"})
+                        .json();
   EXPECT_EQ(json["ids"].size(), 200U);
 }
 

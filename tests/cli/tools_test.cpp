@@ -46,7 +46,7 @@ TEST(Inspect, EveryModelOfTheTestsIsReadAsTextAndJson) {
     EXPECT_EQ(text.code, 0) << model << text.err;
     EXPECT_THAT(text.out, HasSubstr("BailingMoeV3ForCausalLM"));
     const Json json = run_program({"inspect", model, "--json"}).json();
-    const Json config = Json::parse(read_text(std::filesystem::path(model) / "config.json"));
+    const Json config = Json::parse(read_text_file(std::filesystem::path(model) / "config.json"));
     EXPECT_EQ(json["config"]["hidden"], config["hidden_size"]) << model;
     EXPECT_EQ(json["config"]["layer_kinds"].size(), config["num_hidden_layers"].get<std::size_t>()) << model;
     std::int64_t sum = 0;
@@ -58,11 +58,11 @@ TEST(Inspect, EveryModelOfTheTestsIsReadAsTextAndJson) {
 TEST(Inspect, ModelThatCannotRunIsStillShownWithTheReason) {
   const TemporaryFolder folder;
   std::filesystem::copy(golden_path("a_tiny_bf16"), folder / "model", std::filesystem::copy_options::recursive);
-  std::string weights = read_text(folder / "model/model.safetensors");
+  std::string weights = read_text_file(folder / "model/model.safetensors");
   const std::size_t at = weights.find("\"model.norm.weight\"");
   ASSERT_NE(at, std::string::npos);
   weights.replace(at, 19, "\"model.gnome.weigh\"");
-  write_text(folder / "model/model.safetensors", weights);
+  write_file(folder / "model/model.safetensors", weights);
   const Json json = run_program({"inspect", folder / "model", "--json"}).json();
   EXPECT_EQ(json["missing"], Json::array({"model.norm.weight"}));
   EXPECT_EQ(json["surplus"], Json::array({"model.gnome.weigh"}));
@@ -72,10 +72,11 @@ TEST(Inspect, ModelThatCannotRunIsStillShownWithTheReason) {
 // The model card: 3.27 nats a token on held-out prose in windows of 512. Prose it was trained on must be no worse.
 TEST(Perplexity, ProseOfTheTrainingDataIsPredictedAsWellAsTheModelCardSays) {
   const TemporaryFolder folder;
-  write_text(folder / "text",
-             "It is a truth universally acknowledged, that a single man in possession of a good fortune, must be in want of a wife.\n\n"
-             "However little known the feelings or views of such a man may be on his first entering a neighbourhood, this truth is so well fixed "
-             "in the minds of the surrounding families, that he is considered the rightful property of some one or other of their daughters.\n");
+  write_file(
+      folder / "text",
+      "It is a truth universally acknowledged, that a single man in possession of a good fortune, must be in want of a wife.\n\n"
+      "However little known the feelings or views of such a man may be on his first entering a neighbourhood, this truth is so well fixed "
+      "in the minds of the surrounding families, that he is considered the rightful property of some one or other of their daughters.\n");
   const Json json = run_program({"perplexity", kModel, folder / "text", "--json"}).json();
   EXPECT_GT(json["nats_per_token"], 0.5);
   EXPECT_LT(json["nats_per_token"], 3.6);
@@ -92,7 +93,8 @@ Arguments trace_of(const std::string& variant, const std::string& dump) {
   const GoldenTensors golden = GoldenTensors::load(golden_path(variant) / "golden.safetensors");
   std::string ids;
   for (const std::int64_t id : golden.ints("input_ids")) ids += (ids.empty() ? "" : ",") + std::to_string(id);
-  return {"trace", golden_path(variant), "--ids", ids, "--greedy", "24", "--split", "70", "--activations", "fp32", "--dump", dump};
+  return {"trace", golden_path(variant), "--ids", ids,      "--greedy", "24", "--split",
+          "70",    "--activations",      "fp32",  "--dump", dump};
 }
 
 TEST(Trace, DumpHasEveryTensorOfTheGoldenDataUnderItsName) {
@@ -123,7 +125,8 @@ TEST(Trace, PromptMayBeText) {
 TEST(MakeCheckpoint, SliceCanBeRunAtOnce) {
   const TemporaryFolder folder;
   const std::string model = folder / "slice";
-  const Outcome made = run_program({"make-checkpoint", "--like", "ling-3.0-tiny", "--format", "fp4", "--layers", "4", "--experts", "16", "--vocab", "1024", model});
+  const Outcome made = run_program({"make-checkpoint", "--like", "ling-3.0-tiny", "--format", "fp4", "--layers", "4", "--experts",
+                                    "16", "--vocab", "1024", model});
   ASSERT_EQ(made.code, 0) << made.err;
   const Outcome outcome = run_program({"run", model, "-p", "Elizabeth was", "-n", "4", "--ignore-eos", "--json"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;

@@ -32,9 +32,9 @@ Json tool_call(const char* name, const Json& arguments) {
   return {{"id", "call_0"}, {"type", "function"}, {"function", {{"name", name}, {"arguments", arguments}}}};
 }
 
-ChatRequest request(Json messages, std::optional<bool> thinking = std::nullopt) {
+ChatRequest request(std::initializer_list<Json> messages, std::optional<bool> thinking = std::nullopt) {
   ChatRequest result;
-  result.messages = std::move(messages);
+  result.messages = Json(std::vector<Json>(messages));
   result.thinking = thinking;
   return result;
 }
@@ -75,10 +75,10 @@ TEST(ChatTemplate, RendersTheStringsOfTheSpecification) {
 // B116
 TEST(ChatTemplate, GenerationPromptFollowsTheFlagAgainstTheSystemText) {
   const std::string header = "<role>SYSTEM</role>Be brief.\ndetailed thinking off<|role_end|><role>HUMAN</role>Hello<|role_end|>";
-  const Json messages = {system_message("Be brief.\ndetailed thinking off"), user("Hello")};
-  expect_text(request(messages, true), header + kOnPrompt);
+  const ChatRequest chat = request({system_message("Be brief.\ndetailed thinking off"), user("Hello")}, true);
+  expect_text(chat, header + kOnPrompt);
   for (const ChatTemplate& format : ling_templates()) {
-    EXPECT_EQ(format.render(request(messages, true)).reasoning_start, ReasoningStart::open);
+    EXPECT_EQ(format.render(chat).reasoning_start, ReasoningStart::open);
     EXPECT_EQ(format.render(request({system_message("detailed thinking on"), user("Hello")}, false)).reasoning_start,
               ReasoningStart::off);
   }
@@ -87,7 +87,7 @@ TEST(ChatTemplate, GenerationPromptFollowsTheFlagAgainstTheSystemText) {
 TEST(ChatTemplate, RendersCallsAndResultsOfTheSpecification) {
   Json calling = {{"role", "assistant"},
                   {"content", nullptr},
-                  {"tool_calls", {tool_call("get_weather", {{"location", "Tokyo"}, {"unit", "celsius"}})}}};
+                  {"tool_calls", Json::array({tool_call("get_weather", {{"location", "Tokyo"}, {"unit", "celsius"}})})}};
   const Json result = {{"role", "tool"}, {"tool_call_id", "call_0"}, {"content", "{\"temperature\":22}"}};
   ChatRequest chat = request({calling, result}, false);
   chat.add_generation_prompt = false;
@@ -98,8 +98,8 @@ TEST(ChatTemplate, RendersCallsAndResultsOfTheSpecification) {
           "<arg_key>unit</arg_key>\n<arg_value>celsius</arg_value>\n</tool_call><|role_end|><role>OBSERVATION</role>\n"
           "<tool_response>\n{\"temperature\":22}\n</tool_response><|role_end|>");
   calling["content"] = "Let me check";
-  calling["tool_calls"] = {tool_call("get_weather", "{\"days\": 3}")};  // arguments as text
-  chat.messages = {calling};
+  calling["tool_calls"] = Json::array({tool_call("get_weather", "{\"days\": 3}")});  // arguments as text
+  chat.messages = Json::array({calling});
   expect_text(chat, std::string(kOffHeader) +
                         "<role>ASSISTANT</role>\n<think></think>Let me check\n<tool_call>get_weather<arg_key>days</arg_key>\n"
                         "<arg_value>3</arg_value>\n</tool_call><|role_end|>");
@@ -107,8 +107,8 @@ TEST(ChatTemplate, RendersCallsAndResultsOfTheSpecification) {
 
 TEST(ChatTemplate, ToolsStandInTheHeaderAsJsonWithKeysInOrder) {
   ChatRequest chat = request({system_message("Help."), user("Hi")});
-  chat.tools = {
-      {{"type", "function"}, {"function", {{"name", "f"}, {"description", "é <b>"}, {"parameters", {{"z", 1}, {"a", 1.0}}}}}}};
+  chat.tools = Json::parse(
+      R"([{"type": "function", "function": {"name": "f", "description": "é <b>", "parameters": {"z": 1, "a": 1.0}}}])");
   for (const ChatTemplate& format : ling_templates()) {
     const std::string text = format.render(chat).text;
     EXPECT_THAT(
@@ -134,7 +134,7 @@ TEST(ChatTemplate, BuiltInFormatIsPythonsRenderingOfTheShippedTemplate) {
 TEST(ChatTemplate, BuiltInFormatEqualsTheShippedTemplate) {
   const ChatTemplate built_in = ChatTemplate::built_in(), shipped = ChatTemplate::load(kModel);
   const std::vector<std::string> pieces = {"", "a", "\n", "<think>", "</think>", " ", "detailed thinking off", "\"", "é"};
-  rc::check("built-in equals shipped", [&] {
+  EXPECT_TRUE(rc::check("built-in equals shipped", [&] {
     const auto text = [&] {
       std::string out;
       for (const auto& piece : *rc::gen::container<std::vector<std::string>>(rc::gen::elementOf(pieces))) out += piece;
@@ -149,11 +149,11 @@ TEST(ChatTemplate, BuiltInFormatEqualsTheShippedTemplate) {
         message["tool_calls"] = {tool_call("f", {{"a", text()}, {"b", {1, 2.5, nullptr}}}), tool_call("g", Json::object())};
       chat.messages.push_back(message);
     }
-    if (*rc::gen::arbitrary<bool>()) chat.tools = {{{"name", "f"}}};
+    if (*rc::gen::arbitrary<bool>()) chat.tools = Json::array({{{"name", "f"}}});
     if (*rc::gen::arbitrary<bool>()) chat.thinking = *rc::gen::arbitrary<bool>();
     chat.add_generation_prompt = *rc::gen::arbitrary<bool>();
     RC_ASSERT(built_in.render(chat).text == shipped.render(chat).text);
-  });
+  }));
 }
 
 // B115
@@ -191,7 +191,7 @@ TEST(ChatTemplate, ContinuesTheLastMessage) {
   for (const ChatTemplate& format : ling_templates()) EXPECT_EQ(format.render(chat).reasoning_start, ReasoningStart::open);
   chat.messages.back() = assistant("");
   expect_text(chat, before + kOnPrompt);
-  chat.messages = {user("Hi")};
+  chat.messages = Json::array({user("Hi")});
   EXPECT_THAT(error_of(chat), HasSubstr("the last one must be the assistant's"));
 }
 
@@ -204,14 +204,16 @@ TEST(ChatTemplate, ContentPartsAreJoinedAndOtherPartsRefused) {
 }
 
 TEST(ChatTemplate, BadRequestsAreNamed) {
-  EXPECT_THAT(error_of(request(Json::object())), HasSubstr("messages: expected an array"));
+  ChatRequest chat;
+  chat.messages = Json::object();
+  EXPECT_THAT(error_of(chat), HasSubstr("messages: expected an array"));
   EXPECT_THAT(error_of(request({1})), HasSubstr("messages[0]: expected an object"));
   EXPECT_THAT(error_of(request({{{"content", "x"}}})), HasSubstr("messages[0].role"));
   EXPECT_THAT(error_of(request({{{"role", "user"}, {"content", 5}}})), HasSubstr("messages[0].content"));
-  EXPECT_THAT(error_of(request({{{"role", "assistant"}, {"tool_calls", {tool_call("f", "{broken")}}}})),
+  EXPECT_THAT(error_of(request({{{"role", "assistant"}, {"tool_calls", Json::array({tool_call("f", "{broken")})}}})),
               HasSubstr("messages[0].tool_calls[0].arguments: expected a JSON object"));
-  ChatRequest chat = request({user("x")});
-  chat.tools = {1};
+  chat = request({user("x")});
+  chat.tools = Json::array({1});
   EXPECT_THAT(error_of(chat), HasSubstr("tools[0]"));
 }
 
@@ -240,7 +242,7 @@ TEST(ChatTemplate, IsFoundWhereverACheckpointKeepsIt) {
   folder.write("tokenizer_config.json",
                R"({"chat_template": [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "none"}]})");
   EXPECT_EQ(ChatTemplate::load(folder.path()).render(chat).text, "none");
-  chat.tools = {{{"name", "f"}}};
+  chat.tools = Json::array({{{"name", "f"}}});
   EXPECT_EQ(ChatTemplate::load(folder.path()).render(chat).text, "tools");
   folder.write("chat_template.jinja", "file");
   EXPECT_EQ(ChatTemplate::load(folder.path()).render(chat).text, "file");
@@ -262,8 +264,8 @@ TEST(ChatTemplate, OutputFormatComesFromTheTemplate) {
 // What a model answers goes back into its next prompt as it was.
 TEST(ChatTemplate, ParsedAnswersRenderToTheSameText) {
   const ChatTemplate format = ChatTemplate::load(kModel);
-  const Json tools = {
-      {{"type", "function"}, {"function", {{"name", "f"}, {"parameters", {{"properties", {{"s", {{"type", "string"}}}}}}}}}}};
+  const Json tools = Json::parse(
+      R"([{"type": "function", "function": {"name": "f", "parameters": {"properties": {"s": {"type": "string"}}}}}])");
   for (const std::string answer :
        {"hm</think>Yes", "hm</think>Let me check\n<tool_call>f<arg_key>s</arg_key>\n<arg_value>1</arg_value>\n</tool_call>",
         "hm</think><tool_call>f<arg_key>n</arg_key>\n<arg_value>[1, 2]</arg_value>\n</tool_call>\n<tool_call>g\n</tool_call>"}) {

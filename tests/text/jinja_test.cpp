@@ -65,7 +65,8 @@ TEST(Jinja, RendersWhatPythonRenders) {
       continue;
     }
     // Python also counts names that are set in one branch only, read or not: it may know more names, never fewer.
-    for (const std::string& variable : JinjaTemplate::parse(source, "test.jinja").variables()) {
+    const JinjaTemplate parsed = JinjaTemplate::parse(source, "test.jinja");
+    for (const std::string& variable : parsed.variables()) {
       EXPECT_TRUE(std::find(test["variables"].begin(), test["variables"].end(), variable) != test["variables"].end()) << variable;
     }
   }
@@ -79,6 +80,8 @@ TEST(Jinja, ErrorsNameTheTemplateAndTheLine) {
   EXPECT_EQ(error_of("{{ 1 }}\n{{ raise_exception('roles must alternate') }}"), "test.jinja:2: roles must alternate");
   EXPECT_THAT(error_of("{% for x in y %}"), AllOf(StartsWith("test.jinja:1: "), HasSubstr("endfor")));
   EXPECT_THAT(error_of("{{ [1].append(2) }}"), HasSubstr("must not change data"));
+  EXPECT_EQ(error_of("{{ '%-1-5d' % 1 }}"), "test.jinja:1: '%-1-5' is not supported in a format");
+  EXPECT_EQ(error_of("{{ '%d' % 1e300 }}"), "test.jinja:1: cannot convert 1e+300 to an integer");
 }
 
 TEST(Jinja, VariablesAreTheNamesReadFromTheContext) {
@@ -119,12 +122,12 @@ TEST(Jinja, DeepSourcesAreRefusedWithoutUsingUpTheStack) {
     return text;
   };
   for (const std::string part : {"(", "[", "{1:", "-", "not ", "x[", "f(", "1 if 1 else "}) {
-    EXPECT_THAT(error_of("{{ " + repeated(part, 100'000) + " }}"), HasSubstr("test.jinja:1")) << part;
+    EXPECT_THAT(error_of("{{ " + repeated(part, 10'000) + " }}"), HasSubstr("test.jinja:1")) << part;
   }
   for (const std::string part : {" + 1", " ~ 1 + 1", ".a", "|trim", " and 1", " is defined"}) {
-    EXPECT_THAT(error_of("{{ x" + repeated(part, 100'000) + " }}"), HasSubstr("test.jinja:1")) << part;
+    EXPECT_THAT(error_of("{{ x" + repeated(part, 10'000) + " }}"), HasSubstr("test.jinja:1")) << part;
   }
-  EXPECT_THAT(error_of(repeated("{% if x %}", 100'000)), HasSubstr("nested"));
+  EXPECT_THAT(error_of(repeated("{% if x %}", 10'000)), HasSubstr("nested"));
 }
 
 TEST(Jinja, NestedMacrosAndNamespacesLeaveNothingBehind) {  // for the leak checker
@@ -138,7 +141,7 @@ TEST(Jinja, MacrosSeeNamesThatAreSetLater) {
 }
 
 TEST(Jinja, TojsonIsReadBackAsTheSameData) {
-  rc::check("tojson is read back as the same data", [] {
+  EXPECT_TRUE(rc::check("tojson is read back as the same data", [] {
     Json data = Json::object();
     for (const auto& [key, value] : *rc::gen::arbitrary<std::map<std::string, std::pair<int, double>>>()) {
       std::string ascii;
@@ -148,7 +151,7 @@ TEST(Jinja, TojsonIsReadBackAsTheSameData) {
     const Json context = {{"data", data}};
     RC_ASSERT(Json::parse(render("{{ data | tojson }}", context)) == data);
     RC_ASSERT(Json::parse(render("{{ data | tojson(indent=3) }}", context)) == data);
-  });
+  }));
 }
 
 TEST(Jinja, BytesThatAreNoUtf8AreKept) {

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
-#include <chrono>
+#include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -64,15 +64,15 @@ TEST(OutputParser, WholeTextsMeanWhatAnIndependentReaderSays) {
   }
 }
 
-// B159, B160, B161: every cut into two of every fourth text, and all texts in pieces of every size from 1 to 20.
+// B159, B160, B161: every cut into two, and pieces of every size from 1 to 20, of every sixth text.
 TEST(OutputParser, EveryCutOfTheTextGivesTheSameEvents) {
   const Json& cases = stored()["cases"];
-  for (std::size_t number = 0; number < cases.size(); ++number) {
+  for (std::size_t number = 0; number < cases.size(); number += 6) {
     const Json& test = cases[number];
     const std::string text = test["text"];
     const std::string_view view = text;
     const auto whole = events_of({view}, start_of(test));
-    for (std::size_t cut = 0; cut <= text.size() && number % 4 == 0; ++cut) {
+    for (std::size_t cut = 0; cut <= text.size(); ++cut) {
       ASSERT_EQ(events_of({view.substr(0, cut), view.substr(cut)}, start_of(test)), whole) << cut << " of " << test.dump();
     }
     for (std::size_t size = 1; size <= 20; ++size) {
@@ -109,7 +109,7 @@ TEST(OutputParser, AnyMixOfMarkersCutAnywhereGivesTheSameEvents) {
                                           "\x85",
                                           "<tool_",
                                           "</arg"};
-  rc::check("any mix of markers, cut anywhere", [&] {
+  EXPECT_TRUE(rc::check("any mix of markers, cut anywhere", [&] {
     std::string text;
     for (const int part : *rc::gen::container<std::vector<int>>(rc::gen::inRange(0, static_cast<int>(parts.size())))) {
       text += parts[static_cast<std::size_t>(part)];
@@ -128,7 +128,7 @@ TEST(OutputParser, AnyMixOfMarkersCutAnywhereGivesTheSameEvents) {
     for (const ToolCall& call : output.tool_calls) {
       if (text.find('\x85') == std::string::npos) RC_ASSERT(Json::parse(call.arguments).is_object());
     }
-  });
+  }));
 }
 
 // B111
@@ -244,16 +244,16 @@ TEST(OutputParser, MegabyteArgumentsTakeLinearTime) {
     std::string text = std::string("<tool_call>get_weather<arg_key>") + key + "</arg_key><arg_value>[";
     while (text.size() < (1u << 20)) text += "\"<\\n\", ";
     text += "1]</arg_value></tool_call>";
-    const auto start = std::chrono::steady_clock::now();
+    const std::clock_t start = std::clock();
     OutputParser parser(kLing, ReasoningStart::off, stored()["tools"]);
     ParsedOutput output;
     for (std::size_t i = 0; i < text.size(); i += 5) output.add(parser.push(std::string_view(text).substr(i, 5)));
     output.add(parser.finish());
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+    const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
     ASSERT_EQ(output.tool_calls.size(), 1u);
     EXPECT_GT(output.tool_calls[0].arguments.size(), 1'000'000u);
     // Some 0.05 s here; quadratic behaviour would take minutes. The bound leaves room for sanitizers and other load.
-    EXPECT_LT(seconds.count(), 5.0) << key;
+    EXPECT_LT(seconds, 5.0) << key;
   }
 }
 
