@@ -23,7 +23,7 @@ bool AnswerPrinter::push(std::string_view text) {
     return true;
   }
   take(parser_->push(text));
-  return !parser_->ended();
+  return show_ == Show::Raw || !parser_->ended();
 }
 
 ParsedOutput AnswerPrinter::finish() {

@@ -24,7 +24,7 @@ class AnswerPrinter {
   /// Without a parser all text is content.
   AnswerPrinter(Show show, std::optional<OutputParser> parser);
 
-  /// False once the text has come to its end.
+  /// False once the text has come to its end by a mark of the chat's; raw text has none.
   bool push(std::string_view text);
   ParsedOutput finish();
 

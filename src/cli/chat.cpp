@@ -170,7 +170,9 @@ class Chat {
   void set_tools(std::string_view argument) {
     argument.empty() ? conversation_.clear_tools() : conversation_.load_tools(argument);
     std::string names;
-    for (const Json& tool : conversation_.tools()) names += " " + for_terminal(tool["function"]["name"].get<std::string>());
+    for (const Json& tool : conversation_.tools()) {
+      names += fmt::format(" {}", for_terminal(tool["function"]["name"].get<std::string>()));
+    }
     write_out(names.empty() ? "no tools\n" : "tools:" + names + "\n");
   }
 

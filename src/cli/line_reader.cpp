@@ -81,6 +81,7 @@ LineReader::~LineReader() {
 LineReader::Result LineReader::read(const std::string& prompt, std::string& line) {
   InterruptWatch::clear();
   editor_->prompt = prompt;
+  el_set(editor_->line, EL_PREP_TERM, 1);  // before the prompt shows, or the terminal may echo what is typed at once
   int count = 0;
   const char* text = el_gets(editor_->line, &count);
   if (text == nullptr || count <= 0) {

@@ -86,6 +86,7 @@ class CommandLine {
     app_.set_help_flag("-h,--help", "Print this help");
     app_.formatter(std::make_shared<HelpFormat>());
     app_.require_subcommand(1);
+    app_.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
     app_.failure_message([](const CLI::App*, const CLI::Error& error) { return std::string(error.what()); });
     app_.footer("calandra COMMAND --help lists the options of a command.");
     add_run();
@@ -104,7 +105,11 @@ class CommandLine {
       app_.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
       if (error.get_exit_code() == 0) return app_.exit(error);
-      throw UsageError(fmt::format("{} ({} --help)", one_line(error.what()), name_of_chosen()));
+      const bool no_command = app_.get_subcommands().empty() && error.get_name() == "RequiredError";
+      const std::string what = !no_command ? error.what()
+                               : argc > 1  ? fmt::format("{}: no such command", argv[1])
+                                           : "a command is needed";
+      throw UsageError(fmt::format("{} ({} --help)", one_line(what), name_of_chosen()));
     } catch (const Error& error) {
       throw UsageError(error.what());
     }

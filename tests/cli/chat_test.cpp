@@ -20,8 +20,8 @@ constexpr const char* kControlD = "\x04";
 class ChatTest : public testing::Test {
  protected:
   std::map<std::string, std::string> environment() const { return {{"XDG_STATE_HOME", folder_ / "state"}}; }
-  static Arguments arguments(const Arguments& more = {}) {
-    Arguments all = {"run", "--temp", "0", "--activations", "fp32", "--threads", "1"};
+  static Arguments arguments(const Arguments& more = {}, const char* temperature = "0") {
+    Arguments all = {"run", "--temp", temperature, "--activations", "fp32", "--threads", "1"};
     all.insert(all.end(), more.begin(), more.end());
     return all;
   }
@@ -54,16 +54,37 @@ TEST_F(ChatTest, ReasoningIsDimmedUnlessColoursAreUnwanted) {
 }
 
 TEST_F(ChatTest, ControlCStopsTheAnswerAndTheNextTurnWorks) {
-  TerminalRun chat(arguments({"--think", "off", "--ignore-eos"}), environment());
+  // Nothing else ends this answer before the context does.
+  TerminalRun chat(arguments({"--think", "off", "--raw", "--ignore-eos"}), environment());
   chat.expect("> ");
   chat.type("Write a passage about Emma.\n");
-  chat.expect(" the ");
+  chat.expect("Emma was");
   chat.type(kControlC);
   chat.expect("[stopped]\r\n");
   chat.expect("> ");
   chat.type("/stats\n");
   EXPECT_THAT(chat.expect("last answer"), HasSubstr("2 messages"));
   chat.expect("> ");
+  chat.type("/exit\n");
+  EXPECT_EQ(chat.wait(), 0);
+}
+
+/// Takes seconds to read.
+std::string long_text() {
+  std::string text;
+  while (text.size() < 60'000) text += "It is a truth universally acknowledged, that a single man must be in want of a wife. ";
+  return text;
+}
+
+TEST_F(ChatTest, ControlCStopsAPromptThatIsBeingRead) {
+  TerminalRun chat(arguments({"--system", long_text()}), environment());
+  chat.expect("> ");
+  chat.type("Hello\n");
+  chat.expect("Reading the prompt [");
+  chat.type(kControlC);
+  chat.expect("the message is dropped");
+  chat.type("/stats\n");
+  chat.expect("0 messages");
   chat.type("/exit\n");
   EXPECT_EQ(chat.wait(), 0);
 }
@@ -106,13 +127,17 @@ TEST_F(ChatTest, SavedChatGoesOnWhereItWas) {
 TEST_F(ChatTest, LoadedChatAnswersAsTheOneThatWasNeverLeft) {
   const std::string file = folder_ / "chat.json";
   const auto ask = [](TerminalRun& chat) {
-    chat.type("Write a passage about Bath.\n");
-    chat.expect("Bath.\r\n");
-    return chat.expect("\r\n> ");
+    const std::string question = "Write a passage about Bath.";
+    chat.type(question + "\n");
+    chat.expect(question + "\r\n");
+    // What is typed before the prompt stands is echoed once more.
+    const std::string screen = chat.expect("\r\n> ");
+    const std::size_t echo = screen.rfind(question);
+    return echo == std::string::npos ? screen : screen.substr(echo + question.size() + 2);
   };
   std::string first, second;
   {
-    TerminalRun chat(arguments({"--seed", "5", "--temp", "0.7"}), environment());
+    TerminalRun chat(arguments({"--seed", "5"}, "0.7"), environment());
     chat.expect("> ");
     chat.type("Who is Mr. Darcy?\n");
     chat.expect("\r\n> ");

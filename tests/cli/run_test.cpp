@@ -109,10 +109,18 @@ TEST(Run, StopStringEndsTheTextBeforeItWhereverTokensEnd) {
   for (const char* stop : {"very good", "ood sor", "t of man, is a gr", "t"}) {
     const std::size_t at = text.find(stop);
     ASSERT_NE(at, std::string::npos);
-    const Json json = run_program(greedy({"-n", "48", "--json", "-p", prompt, "--stop", "not there", "--stop", stop})).json();
+    const Json json =
+        run_program(greedy({"-n", "48", "--json", "-p", prompt, "--stop", "not there", "--stop", stop, "--stop", "nor this"}))
+            .json();
     EXPECT_EQ(json["text"], text.substr(0, at)) << stop;
     EXPECT_EQ(json["finish_reason"], "stop");
   }
+}
+
+TEST(Run, LastOfRepeatedOptionsCounts) {
+  const Json json = run_program({"run", "-p", "x", "-n", "9", "--temp", "0.5", "-n", "1", "--temp", "0.25", "--json"}).json();
+  EXPECT_EQ(json["ids"].size(), 1U);
+  EXPECT_EQ(json["settings"]["temperature"], 0.25);
 }
 
 TEST(Run, PartOfAStopStringThatNeverCompletesIsPrinted) {
