@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <pty.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <array>
@@ -134,7 +135,15 @@ TerminalRun::~TerminalRun() {
   ::close(terminal_);
 }
 
+void TerminalRun::wait_for_prompt() {
+  // The line editor takes single keys; before it does, the terminal itself would echo and collect a line.
+  const auto deadline = Clock::now() + kPatience;
+  termios mode{};
+  while (::tcgetattr(terminal_, &mode) == 0 && (mode.c_lflag & ICANON) != 0 && Clock::now() < deadline) ::usleep(1000);
+}
+
 void TerminalRun::type(std::string_view text) {
+  if (text != kControlC) wait_for_prompt();
   EXPECT_EQ(::write(terminal_, text.data(), text.size()), static_cast<ssize_t>(text.size()));
 }
 

@@ -32,6 +32,9 @@ Outcome run_program(const Arguments& arguments, std::string_view input = "");
 /// A shell line in which $CALANDRA is the program.
 Outcome run_shell(const std::string& line);
 
+inline constexpr std::string_view kControlC = "\x03";
+inline constexpr std::string_view kControlD = "\x04";
+
 /// The program at a pseudo-terminal: what is typed goes in, what the screen gets comes out.
 class TerminalRun {
  public:
@@ -40,6 +43,7 @@ class TerminalRun {
   TerminalRun(const TerminalRun&) = delete;
   TerminalRun& operator=(const TerminalRun&) = delete;
 
+  /// Waits until the line editor listens, but for Ctrl-C, which is meant for whatever runs.
   void type(std::string_view text);
   /// Everything up to and with `text`, from where the last call ended. Fails the test if it does not come within a minute.
   std::string expect(std::string_view text);
@@ -49,6 +53,7 @@ class TerminalRun {
   const std::string& rest() const { return seen_; }
 
  private:
+  void wait_for_prompt();
   bool read_more(std::chrono::steady_clock::time_point deadline);
 
   pid_t child_ = -1;
