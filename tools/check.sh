@@ -86,7 +86,7 @@ step_fuzz() {
 
 step_property() {
   release_with_tests
-  RC_PARAMS="max_success=${CALANDRA_PROPERTY_CASES:-1000}" test_in "$release" -E '^fuzz_'
+  CALANDRA_LONG_TESTS=1 RC_PARAMS="max_success=${CALANDRA_PROPERTY_CASES:-1000}" test_in "$release" -E '^fuzz_'
 }
 
 step_isa() {
