@@ -16,10 +16,6 @@ using Json = nlohmann::ordered_json;
 /// A chat with its own history file that ends each answer in the same way on every machine.
 class ChatTest : public testing::Test {
  protected:
-  /// A terminal is a race between two programs: on a busy machine a key may come before the line editor listens.
-  void SetUp() override {
-    if (!long_tests()) GTEST_SKIP() << "part of the long form (CALANDRA_LONG_TESTS=1)";
-  }
   std::map<std::string, std::string> environment() const { return {{"XDG_STATE_HOME", folder_ / "state"}}; }
   static Arguments arguments(const Arguments& more = {}, const char* temperature = "0") {
     Arguments all = {"run", "--temp", temperature, "--activations", "fp32", "--threads", "1"};
@@ -27,15 +23,28 @@ class ChatTest : public testing::Test {
     return all;
   }
 
+  /// Types a line once the line editor asks for it, which it does when the terminal is set up: a terminal echoes what comes
+  /// earlier in its own way. Returns what was on the screen until then.
+  static std::string say(TerminalRun& chat, const std::string& line, const std::string& prompt = "\r\n> ") {
+    std::string before = chat.expect(prompt);
+    chat.type(line + "\n");
+    return before;
+  }
+
+  /// Leaves once asked for a line; returns what was on the screen until then.
+  static std::string leave(TerminalRun& chat) {
+    std::string before = say(chat, "/exit");
+    EXPECT_EQ(chat.wait(), 0);
+    return before;
+  }
+
   TemporaryFolder folder_;
 };
 
 TEST_F(ChatTest, SecondTurnKnowsTheFirst) {
   TerminalRun chat(arguments({"--think", "off"}), environment());
-  chat.expect("> ");
-  chat.type("My name is Clara and I live in Lisbon.\n");
-  chat.expect("\r\n> ");
-  chat.type("What is my name?\n");
+  say(chat, "My name is Clara and I live in Lisbon.");
+  say(chat, "What is my name?");
   EXPECT_THAT(chat.expect("\r\n> "), HasSubstr("Your name is Clara."));
   chat.type(kControlD);
   EXPECT_EQ(chat.wait(), 0);
@@ -46,8 +55,7 @@ TEST_F(ChatTest, ReasoningIsDimmedUnlessColoursAreUnwanted) {
     auto variables = environment();
     if (plain) variables["NO_COLOR"] = "1";
     TerminalRun chat(arguments({"--think", "on"}), variables);
-    chat.expect("> ");
-    chat.type("Write a passage about Elizabeth.\n");
+    say(chat, "Write a passage about Elizabeth.");
     const std::string thought = "The user asks for a passage about Elizabeth.";
     const std::string screen = chat.expect(thought + (plain ? "" : "\x1b[0m"));
     EXPECT_EQ(screen.find("\x1b[2m" + thought) == std::string::npos, plain) << screen;
@@ -57,17 +65,15 @@ TEST_F(ChatTest, ReasoningIsDimmedUnlessColoursAreUnwanted) {
 TEST_F(ChatTest, ControlCStopsTheAnswerAndTheNextTurnWorks) {
   // Nothing else ends this answer before the context does.
   TerminalRun chat(arguments({"--think", "off", "--raw", "--ignore-eos"}), environment());
-  chat.expect("> ");
-  chat.type("Write a passage about Emma.\n");
+  say(chat, "Write a passage about Emma.");
   chat.expect("Emma was");
   chat.type(kControlC);
-  chat.expect("[stopped]\r\n");
-  chat.expect("> ");
-  chat.type("/stats\n");
-  EXPECT_THAT(chat.expect("last answer"), HasSubstr("2 messages"));
-  chat.expect("> ");
-  chat.type("/exit\n");
-  EXPECT_EQ(chat.wait(), 0);
+  chat.expect("[stopped]");
+  say(chat, "Write a passage about Bath.");
+  chat.expect("<|role_end|>");
+  chat.type(kControlC);
+  say(chat, "/stats");
+  EXPECT_THAT(leave(chat), HasSubstr("4 messages"));
 }
 
 /// Takes seconds to read.
@@ -79,44 +85,36 @@ std::string long_text() {
 
 TEST_F(ChatTest, ControlCStopsAPromptThatIsBeingRead) {
   TerminalRun chat(arguments({"--system", long_text()}), environment());
-  chat.expect("> ");
-  chat.type("Hello\n");
+  say(chat, "Hello");
   chat.expect("Reading the prompt [");
   chat.type(kControlC);
   chat.expect("the message is dropped");
-  chat.type("/stats\n");
-  chat.expect("0 messages");
-  chat.type("/exit\n");
-  EXPECT_EQ(chat.wait(), 0);
+  say(chat, "/stats");
+  EXPECT_THAT(leave(chat), HasSubstr("0 messages"));
 }
 
 TEST_F(ChatTest, ControlCClearsTheLine) {
   TerminalRun chat(arguments(), environment());
-  chat.expect("> ");
+  chat.expect("\r\n> ");
   chat.type("/exit");
   chat.expect("/exit");
   chat.type(kControlC);
-  chat.expect("> ");
-  chat.type("/think off\n");  // alone on its line, or it would be no command
-  chat.expect("thinking is off");
-  chat.type("/exit\n");
-  EXPECT_EQ(chat.wait(), 0);
+  say(chat, "/think off");  // alone on its line, or it would be no command
+  EXPECT_THAT(leave(chat), HasSubstr("thinking is off"));
 }
 
 TEST_F(ChatTest, SavedChatGoesOnWhereItWas) {
   const std::string file = folder_ / "chat.json";
   TerminalRun chat(arguments({"--think", "off"}), environment());
-  chat.expect("> ");
-  chat.type("My name is Clara and I live in Lisbon.\n");
-  chat.expect("\r\n> ");
-  chat.type("/save " + file + "\n");
+  say(chat, "My name is Clara and I live in Lisbon.");
+  say(chat, "/save " + file);
   chat.expect("2 messages saved");
-  chat.type("/reset\n");
+  say(chat, "/reset");
   chat.expect("the conversation is empty");
-  chat.type("/load " + file + "\n");
+  say(chat, "/load " + file);
   chat.expect("2 messages loaded");
-  chat.type("What is my name?\n");
-  chat.expect("Your name is Clara.");
+  say(chat, "What is my name?");
+  EXPECT_THAT(leave(chat), HasSubstr("Your name is Clara."));
 
   const Json saved = Json::parse(read_text_file(file));
   EXPECT_EQ(saved["messages"].size(), 2U);
@@ -127,44 +125,28 @@ TEST_F(ChatTest, SavedChatGoesOnWhereItWas) {
 
 TEST_F(ChatTest, LoadedChatAnswersAsTheOneThatWasNeverLeft) {
   const std::string file = folder_ / "chat.json";
-  const auto ask = [](TerminalRun& chat) {
-    const std::string question = "Write a passage about Bath.";
-    chat.type(question + "\n");
-    chat.expect(question + "\r\n");
-    // What is typed before the prompt stands is echoed once more.
-    const std::string screen = chat.expect("\r\n> ");
-    const std::size_t echo = screen.rfind(question);
-    return echo == std::string::npos ? screen : screen.substr(echo + question.size() + 2);
-  };
-  std::string first, second;
-  {
-    TerminalRun chat(arguments({"--seed", "5"}, "0.7"), environment());
-    chat.expect("> ");
-    chat.type("Who is Mr. Darcy?\n");
-    chat.expect("\r\n> ");
-    chat.type("/save " + file + "\n");
-    chat.expect("saved\r\n");
-    chat.expect("> ");
-    first = ask(chat);
-  }
-  TerminalRun chat(arguments({"--seed", "6"}), environment());  // the saved settings count
-  chat.expect("> ");
-  chat.type("/load " + file + "\n");
-  chat.expect("loaded\r\n");
-  chat.expect("> ");
-  second = ask(chat);
-  EXPECT_EQ(first, second);
+  const std::string question = "Write a passage about Bath.";
+  TerminalRun stayed(arguments({"--seed", "5"}, "0.7"), environment());
+  say(stayed, "Who is Mr. Darcy?");
+  say(stayed, "/save " + file);
+  stayed.expect("saved");
+  say(stayed, question);
+  const std::string first = leave(stayed);
+
+  TerminalRun loaded(arguments({"--seed", "6"}), environment());  // the saved settings count
+  say(loaded, "/load " + file);
+  loaded.expect("loaded");
+  say(loaded, question);
+  EXPECT_EQ(leave(loaded), first);
+  EXPECT_GT(first.size(), question.size() + 20);
 }
 
 TEST_F(ChatTest, ResetForgets) {
   TerminalRun chat(arguments({"--think", "off"}), environment());
-  chat.expect("> ");
-  chat.type("Hello\n");
-  chat.expect("\r\n> ");
-  chat.type("/reset\n");
-  chat.expect("> ");
-  chat.type("/stats\n");
-  EXPECT_THAT(chat.expect("context in use"), HasSubstr("0 messages, 0 of"));
+  say(chat, "Hello");
+  say(chat, "/reset");
+  say(chat, "/stats");
+  EXPECT_THAT(leave(chat), HasSubstr("0 messages, 0 of"));
 }
 
 TEST_F(ChatTest, TypedLineAfterAToolCallIsItsResult) {
@@ -172,31 +154,23 @@ TEST_F(ChatTest, TypedLineAfterAToolCallIsItsResult) {
   write_file(tools, R"([{"type": "function", "function": {"name": "get_weather", "description": "Get the weather in a city",
     "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}])");
   TerminalRun chat(arguments({"--think", "off"}), environment());
-  chat.expect("> ");
-  chat.type("/tools " + tools + "\n");
+  say(chat, "/tools " + tools);
   chat.expect("tools: get_weather");
-  chat.type("What is the weather in Paris?\n");
+  say(chat, "What is the weather in Paris?");
   chat.expect("[call] get_weather");
-  chat.expect("result of get_weather> ");
-  chat.type("{\"temperature\": 22, \"condition\": \"sunny\"}\n");
-  EXPECT_THAT(chat.expect("\r\n> "), HasSubstr("Paris"));
+  say(chat, R"({"temperature": 22, "condition": "sunny"})", "result of get_weather> ");
+  EXPECT_THAT(leave(chat), HasSubstr("Paris"));
 }
 
 TEST_F(ChatTest, LinesThatGoOnAreOneMessage) {
   const std::string file = folder_ / "chat.json";
   TerminalRun chat(arguments({"--think", "off", "--max-tokens", "2"}), environment());
-  chat.expect("> ");
-  chat.type("one\\\n");
-  chat.expect("... ");
-  chat.type("two\n");
-  chat.expect("\r\n> ");
-  chat.type("\"\"\"three\n");
-  chat.expect("... ");
-  chat.type("\n");
-  chat.expect("... ");
-  chat.type("four\"\"\"\n");
-  chat.expect("\r\n> ");
-  chat.type("/save " + file + "\n");
+  say(chat, "one\\");
+  say(chat, "two", "... ");
+  say(chat, "\"\"\"three");
+  say(chat, "", "... ");
+  say(chat, "four\"\"\"", "... ");
+  say(chat, "/save " + file);
   chat.expect("saved");
   const Json messages = Json::parse(read_text_file(file))["messages"];
   EXPECT_EQ(messages.at(0)["content"], "one\ntwo");
@@ -204,40 +178,36 @@ TEST_F(ChatTest, LinesThatGoOnAreOneMessage) {
 }
 
 TEST_F(ChatTest, MistakesAreOneLineAndTheChatGoesOn) {
+  const std::map<std::string, std::string> mistakes = {
+      {"/fly", "/fly: no such command"},
+      {"/load /no/such/file", "/no/such/file: "},
+      {"/think maybe", "expected on or off"},
+      {"/tools " CALANDRA_SOURCE_DIR "/models/austen-5m/config.json", "expected an array of tools"},
+      {"/save /no/such/folder/file", "/no/such/folder/file"},
+  };
   TerminalRun chat(arguments(), environment());
-  chat.expect("> ");
-  chat.type("/fly\n");
-  chat.expect("/fly: no such command");
-  chat.type("/load /no/such/file\n");
-  chat.expect("/no/such/file: ");
-  chat.type("/think maybe\n");
-  chat.expect("expected on or off");
-  chat.type("/tools " CALANDRA_SOURCE_DIR "/models/austen-5m/config.json\n");
-  chat.expect("expected an array of tools");
-  chat.type("/save /no/such/folder/file\n");
-  chat.expect("/no/such/folder/file");
-  chat.type("/help\n");
-  chat.expect("/reset");
-  chat.type("/exit\n");
-  EXPECT_EQ(chat.wait(), 0);
+  for (const auto& [line, answer] : mistakes) {
+    say(chat, line);
+    chat.expect("\r\n");
+    chat.expect(answer);
+  }
+  say(chat, "/help");
+  EXPECT_THAT(leave(chat), HasSubstr("/reset"));
 }
 
 TEST_F(ChatTest, HistoryOutlivesTheProgramAndIsPrivate) {
   {
     TerminalRun chat(arguments({"--max-tokens", "1"}), environment());
-    chat.expect("> ");
-    chat.type("Who is Mr. Knightley?\n");
-    chat.expect("\r\n> ");
-    chat.type(kControlD);
-    EXPECT_EQ(chat.wait(), 0);
+    say(chat, "Who is Mr. Knightley?");
+    leave(chat);
   }
   const std::filesystem::path file = folder_ / "state/calandra/history";
   EXPECT_EQ(
       std::filesystem::status(file).permissions() & (std::filesystem::perms::group_all | std::filesystem::perms::others_all),
       std::filesystem::perms::none);
   TerminalRun chat(arguments({"--max-tokens", "1"}), environment());
-  chat.expect("> ");
-  chat.type("\x1b[A");  // the arrow up
+  chat.expect("\r\n> ");
+  chat.type("\x1b[A\x1b[A");  // the arrow up, twice: past /exit
   chat.expect("Knightley?");
 }
 
