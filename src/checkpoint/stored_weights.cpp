@@ -1,6 +1,7 @@
 #include "checkpoint/stored_weights.h"
 
 #include "base/error.h"
+#include "base/integer.h"
 #include "tensor/element.h"
 
 #include <algorithm>
@@ -20,8 +21,6 @@ bool is_useless(std::string_view name) {
   return std::any_of(std::begin(kUseless), std::end(kUseless),
                      [&](std::string_view part) { return name.find(part) != std::string_view::npos; });
 }
-
-std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 std::string file_of(const StoredTensor& tensor) { return tensor.file->path().filename().string(); }
 
@@ -96,7 +95,7 @@ WeightMatrix matrix_of(const TensorSpec& spec, const StoredTensor& tensor, Weigh
 WeightMatrix block_fp8(const TensorSpec& spec, const std::string& name, const StoredTensor& tensor, const std::string& scale_name,
                        const StoredTensor& scale) {
   if (tensor.view.type != ElementType::F8_E4M3) wrong_type(name, tensor, "F8_E4M3 beside " + scale_name);
-  const Shape grid = {divide_up(spec.shape[0], kScaleBlock), divide_up(spec.shape[1], kScaleBlock)};
+  const Shape grid = {ceil_div(spec.shape[0], kScaleBlock), ceil_div(spec.shape[1], kScaleBlock)};
   const bool single = num_elements(grid) == 1 && num_elements(scale.view.shape) == 1;  // stored with any number of extents
   if (scale.view.shape != grid && !single) wrong_shape(scale_name, scale, to_string(grid));
 

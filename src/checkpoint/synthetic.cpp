@@ -1,18 +1,15 @@
 #include "checkpoint/synthetic.h"
 
 #include "base/error.h"
+#include "base/new_file.h"
 #include "base/thread_pool.h"
 #include "checkpoint/chat_template.h"
 #include "checkpoint/synthetic_tokenizer.h"
 #include "checkpoint/synthetic_weights.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
-#include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
 #include <iterator>
 #include <memory>
 #include <span>
@@ -173,7 +170,7 @@ class NewFolder {
     return files_.back();
   }
 
-  void write_text(const std::string& name, std::string_view text);
+  void write_text(const std::string& name, std::string_view text) { write_text_file(file(name), text); }
 
   void complete() { complete_ = true; }
 
@@ -183,30 +180,6 @@ class NewFolder {
   bool complete_ = false;
   std::vector<fs::path> files_;
 };
-
-/// Appears under its name only when all of it is on disk.
-void NewFolder::write_text(const std::string& name, std::string_view text) {
-  const fs::path target = file(name);
-  const fs::path part = file(name + ".part");
-  const auto check = [&](bool good, const char* what) {
-    if (!good) fail("{}: {}: {}", target.string(), what, std::strerror(errno));
-  };
-  const int descriptor = ::open(part.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  check(descriptor >= 0, "cannot be created");
-  bool good = true;
-  while (good && !text.empty()) {
-    const ssize_t written = ::write(descriptor, text.data(), text.size());
-    if (written < 0 && errno == EINTR) continue;
-    good = written > 0;
-    if (good) text.remove_prefix(static_cast<std::size_t>(written));
-  }
-  good = good && ::fsync(descriptor) == 0;
-  const int saved = errno;
-  const bool closed = ::close(descriptor) == 0;
-  if (!good) errno = saved;
-  check(good && closed, "cannot be written");
-  check(::rename(part.c_str(), target.c_str()) == 0, "cannot be renamed");
-}
 
 std::string index_json(std::span<const std::span<const PlannedTensor>> shards, const std::vector<std::string>& names, std::int64_t bytes) {
   std::string out = fmt::format("{{\n  \"metadata\": {{\"total_size\": {}}},\n  \"weight_map\": {{", bytes);

@@ -2,12 +2,10 @@
 
 #include "base/error.h"
 #include "base/mapped_file.h"
+#include "base/new_file.h"
 #include "engine/generate.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <limits>
 
 namespace calandra {
@@ -58,20 +56,6 @@ bool are_token_ids(const Json& ids) {
   bool good = ids.is_array();
   for (const Json& id : ids) good = good && id.is_number_integer() && id >= 0 && id <= std::numeric_limits<std::int32_t>::max();
   return good;
-}
-
-/// Beside the file first, then renamed: an interrupted save loses nothing.
-void write_file(const std::filesystem::path& file, const std::string& text) {
-  const std::string beside = file.string() + ".part";
-  std::FILE* out = std::fopen(beside.c_str(), "wbx");
-  if (out == nullptr) fail("{}: {}", beside, std::strerror(errno));
-  const bool written = std::fwrite(text.data(), 1, text.size(), out) == text.size();
-  const bool closed = std::fclose(out) == 0;
-  if (!written || !closed || std::rename(beside.c_str(), file.c_str()) != 0) {
-    const int error = errno;
-    std::remove(beside.c_str());
-    fail("{}: {}", file.string(), std::strerror(error));
-  }
 }
 
 }  // namespace
@@ -144,7 +128,7 @@ void Conversation::save(const std::filesystem::path& file, const Json& settings)
   const Json json = {{"format", kFormat},   {"system", system_},     {"think", think_ ? Json(*think_) : Json()},
                      {"tools", tools_},     {"messages", messages_}, {"settings", settings},
                      {"token_ids", tokens_}};
-  write_file(file, json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+  write_text_file(file, json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
 Json Conversation::load(const std::filesystem::path& file) {

@@ -58,7 +58,7 @@ nlohmann::ordered_json settings_as_json(const GenerationOptions& options, const 
           {"context", model.config().context},
           {"activations", name_of(model.options().activations)},
           {"threads", model.compute().threads().num_threads()},
-          {"instruction_set", name_of(choose_isa())}};
+          {"instruction_set", name_of(model.compute().kernels().isa)}};
 }
 
 GenerationOptions with_saved_settings(const GenerationOptions& options, const nlohmann::ordered_json& saved,
@@ -84,7 +84,7 @@ std::string settings_line(const GenerationOptions& options, const Model& model) 
   return fmt::format("temperature {:g}, top-k {}, top-p {:g}, min-p {:g}, seed {}; context {}; {} activations, {} threads, {}",
                      sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, sampling.seed,
                      with_commas(model.config().context), name_of(model.options().activations),
-                     model.compute().threads().num_threads(), name_of(choose_isa()));
+                     model.compute().threads().num_threads(), name_of(model.compute().kernels().isa));
 }
 
 std::string speed_line(const Generation& made) {

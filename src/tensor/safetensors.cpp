@@ -1,14 +1,12 @@
 #include "tensor/safetensors.h"
 
 #include "base/error.h"
+#include "base/new_file.h"
 #include "tensor/element.h"
 
-#include <fcntl.h>
 #include <simdjson.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <optional>
 #include <system_error>
@@ -244,37 +242,14 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
     : file_(path), content_(parse_safetensors(file_.bytes(), path.string())) {}
 
 struct SafetensorsWriter::State {
-  std::filesystem::path path;
-  std::filesystem::path partial;
-  int fd = -1;
+  NewFile file;
   std::int64_t header_bytes = 0;
   std::int64_t data_bytes = 0;
   std::int64_t written = 0;  // of the data
-
-  State() = default;
-  State(const State&) = delete;
-  State& operator=(const State&) = delete;
-  ~State() {
-    if (fd < 0) return;
-    ::close(fd);
-    ::unlink(partial.c_str());
-  }
-
-  void put(const void* bytes, std::size_t count) const {
-    const auto* next = static_cast<const char*>(bytes);
-    while (count > 0) {
-      const ssize_t done = ::write(fd, next, count);
-      if (done < 0 && errno == EINTR) continue;
-      if (done <= 0) fail("{}: cannot write: {}", path.string(), std::strerror(done < 0 ? errno : ENOSPC));
-      next += done;
-      count -= static_cast<std::size_t>(done);
-    }
-  }
 };
 
 SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, std::vector<TensorHeader> tensors,
-                                     const std::map<std::string, std::string>& metadata)
-    : state_(std::make_unique<State>()) {
+                                     const std::map<std::string, std::string>& metadata) {
   std::string header = "{";
   if (!metadata.empty()) {
     std::vector<std::string> fields;
@@ -302,15 +277,10 @@ SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, std::vector<Ten
     fail("{}: the header would have {} bytes, expected at most {}", path.string(), header.size(), kMaxHeaderBytes);
   }
 
-  state_->path = std::move(path);
-  state_->partial = state_->path.string() + fmt::format(".{}.partial", ::getpid());
-  state_->header_bytes = static_cast<std::int64_t>(kLengthBytes + header.size());
-  state_->data_bytes = offset;
-  state_->fd = ::open(state_->partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (state_->fd < 0) fail("{}: cannot create: {}", state_->partial.string(), std::strerror(errno));
   const std::uint64_t length = header.size();
-  state_->put(&length, sizeof length);
-  state_->put(header.data(), header.size());
+  state_ = std::make_unique<State>(State{NewFile(std::move(path)), static_cast<std::int64_t>(kLengthBytes + header.size()), offset});
+  state_->file.write(std::as_bytes(std::span(&length, 1)));
+  state_->file.write(std::as_bytes(std::span(header)));
 }
 
 SafetensorsWriter::~SafetensorsWriter() = default;
@@ -320,31 +290,22 @@ SafetensorsWriter& SafetensorsWriter::operator=(SafetensorsWriter&&) noexcept = 
 void SafetensorsWriter::write(std::span<const std::byte> bytes) {
   const auto count = static_cast<std::int64_t>(bytes.size());
   if (count > state_->data_bytes - state_->written) {
-    fail("{}: more data than the header's {} bytes", state_->path.string(), state_->data_bytes);
+    fail("{}: more data than the header's {} bytes", state_->file.path().string(), state_->data_bytes);
   }
-  state_->put(bytes.data(), bytes.size());
+  state_->file.write(bytes);
   state_->written += count;
 }
 
 void SafetensorsWriter::skip_rest() {
-  if (::ftruncate(state_->fd, state_->header_bytes + state_->data_bytes) != 0) {
-    fail("{}: cannot extend to {} bytes: {}", state_->path.string(), state_->header_bytes + state_->data_bytes,
-         std::strerror(errno));
-  }
+  state_->file.extend_to(state_->header_bytes + state_->data_bytes);
   state_->written = state_->data_bytes;
 }
 
 void SafetensorsWriter::finish() {
-  const std::string name = state_->path.string();
   if (state_->written != state_->data_bytes) {
-    fail("{}: {} bytes of data written, the header says {}", name, state_->written, state_->data_bytes);
+    fail("{}: {} bytes of data written, the header says {}", state_->file.path().string(), state_->written, state_->data_bytes);
   }
-  if (::fsync(state_->fd) != 0) fail("{}: cannot sync: {}", name, std::strerror(errno));
-  if (::rename(state_->partial.c_str(), state_->path.c_str()) != 0) {
-    fail("{}: cannot rename {}: {}", name, state_->partial.string(), std::strerror(errno));
-  }
-  const int fd = std::exchange(state_->fd, -1);
-  if (::close(fd) != 0) fail("{}: cannot close: {}", name, std::strerror(errno));
+  state_->file.commit();
 }
 
 }  // namespace calandra

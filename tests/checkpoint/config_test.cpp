@@ -22,11 +22,6 @@ using testing::IsEmpty;
 
 Json load_json(const std::filesystem::path& path) { return Json::parse(read_text_file(path)); }
 
-Config published(const std::string& model) {
-  const std::filesystem::path path = source_path("tests/data/configs/" + model + ".json");
-  return parse_config(read_text_file(path), path.string());
-}
-
 /// A config that is fine: 3.0-tiny's, for the tests to spoil.
 Json tiny() { return load_json(source_path("tests/data/configs/ling-3.0-tiny.json")); }
 
@@ -55,7 +50,7 @@ std::vector<std::int64_t> layers_of_limit(const Config& config, float (Config::*
 }
 
 TEST(Config, Ling31FlashHasThePublishedValues) {
-  const Config c = published("ling-3.1-flash");
+  const Config c = published_config("ling-3.1-flash");
   EXPECT_EQ(c.hidden, 4096);
   EXPECT_EQ(c.dense_width, 10240);
   EXPECT_EQ(c.expert_width, 1280);
@@ -77,7 +72,7 @@ TEST(Config, Ling31FlashHasThePublishedValues) {
 }
 
 TEST(Config, Ling30FlashHasThePublishedValues) {
-  const Config c = published("ling-3.0-flash");
+  const Config c = published_config("ling-3.0-flash");
   EXPECT_EQ(c.hidden, 2560);
   EXPECT_EQ(c.dense_width, 6144);
   EXPECT_EQ(c.expert_width, 768);
@@ -97,7 +92,7 @@ TEST(Config, Ling30FlashHasThePublishedValues) {
 }
 
 TEST(Config, Ling30TinyHasThePublishedValues) {
-  const Config c = published("ling-3.0-tiny");
+  const Config c = published_config("ling-3.0-tiny");
   EXPECT_EQ(c.vocab, 157184);
   EXPECT_EQ(c.hidden, 1536);
   EXPECT_EQ(c.dense_width, 4608);

@@ -16,11 +16,6 @@
 namespace calandra {
 namespace {
 
-Config published(const std::string& model) {
-  const std::filesystem::path path = source_path("tests/data/configs/" + model + ".json");
-  return parse_config(read_text_file(path), path.string());
-}
-
 /// Parameters by component.
 std::map<Component, std::int64_t> parameters(const Config& config) {
   std::map<Component, std::int64_t> sums;
@@ -41,7 +36,7 @@ TEST(ListTensors, ParametersAddUpToThePublishedSums) {
       {"ling-3.0-tiny", 340662816, 43995648, 21233664, 6945767424, 54263808, 4524928, 75264, 241434624, 0}};
   for (const PublishedSums& expected : published_sums) {
     SCOPED_TRACE(expected.model);
-    auto sums = parameters(published(expected.model));
+    auto sums = parameters(published_config(expected.model));
     EXPECT_EQ(sums[Component::Kda], expected.kda);
     EXPECT_EQ(sums[Component::Mla], expected.mla);
     EXPECT_EQ(sums[Component::DenseMlp], expected.dense);
@@ -73,7 +68,7 @@ TEST(ListTensors, NamesAreThoseOfTheFilesAnotherProgramWrote) {
 }
 
 TEST(ListTensors, ATiedHeadIsNotListed) {
-  Config config = published("ling-3.0-tiny");
+  Config config = published_config("ling-3.0-tiny");
   const std::size_t untied = list_tensors(config).size();
   config.tied_head = true;
   EXPECT_EQ(list_tensors(config).size(), untied - 1);
@@ -81,7 +76,7 @@ TEST(ListTensors, ATiedHeadIsNotListed) {
 
 TEST(ListTensors, ExpertsAreToldFromOtherProjectionsAlsoInTheMtpLayer) {
   std::int64_t experts = 0;
-  for (const TensorSpec& spec : list_tensors(published("ling-3.0-flash"))) {
+  for (const TensorSpec& spec : list_tensors(published_config("ling-3.0-flash"))) {
     const bool is_expert = spec.name.find(".mlp.experts.") != std::string::npos;
     EXPECT_EQ(spec.role == Role::ExpertProjection, is_expert) << spec.name;
     EXPECT_EQ(spec.component == Component::Mtp, spec.layer == 42) << spec.name;
@@ -303,7 +298,7 @@ class EmptySource : public TensorSource {
 
 TEST(Bind, OnlyProductsThatRanksSplitHaveVirtualShards) {
   EmptySource source;
-  const ModelWeights weights = bind(published("ling-3.0-tiny"), source);
+  const ModelWeights weights = bind(published_config("ling-3.0-tiny"), source);
   EXPECT_EQ(std::get<KdaWeights>(weights.layers[0].mixer).out.shards, 4);  // 2048 columns, 16 heads: shards of 512
   EXPECT_EQ(std::get<MlaWeights>(weights.layers[3].mixer).out.shards, 4);
   EXPECT_EQ(std::get<MlpWeights>(weights.layers[0].mlp).down.shards, 4);  // 4608 = 36 blocks; 4 shards of 1152

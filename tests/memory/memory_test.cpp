@@ -12,11 +12,6 @@
 namespace calandra {
 namespace {
 
-Config published(std::string_view name) {
-  const auto path = source_path(std::string("tests/data/configs/") + std::string(name) + ".json");
-  return parse_config(read_text_file(path), path.string());
-}
-
 /// Two KDA and one MLA layer, 2 heads of 32: blocks of 8 KiB, pages of 64 rows of 16 values.
 MemoryLayout small_layout(bool mtp) {
   Config config;
@@ -46,7 +41,7 @@ TEST(MemoryLayout, PublishedStateTailAndLatentBytes) {
   // State and tails of one sequence, latents of one token: the published figures (docs/model.md, Memory).
   for (const Row& row : {Row{"ling-3.1-flash", 264'241'152, 9'289'728, 10'368, 4 << 20}, Row{"ling-3.0-flash", 73'400'320, 2'580'480, 8'064, 2 << 20},
                          Row{"ling-3.0-tiny", 18'874'368, 663'552, 6'912, 1 << 20}}) {
-    const MemoryLayout layout = memory_layout(published(row.model), CacheType::BF16, true);
+    const MemoryLayout layout = memory_layout(published_config(row.model), CacheType::BF16, true);
     EXPECT_EQ(layout.state_bytes(), row.state) << row.model;
     EXPECT_EQ(layout.tails_bytes(), row.tails) << row.model;
     EXPECT_EQ(layout.cache_bytes_per_token(), row.per_token) << row.model;

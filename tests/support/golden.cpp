@@ -59,6 +59,11 @@ bool long_tests() {
 
 std::filesystem::path source_path(std::string_view relative) { return std::filesystem::path(CALANDRA_SOURCE_DIR) / relative; }
 
+Config published_config(std::string_view model) {
+  const std::filesystem::path path = source_path(fmt::format("tests/data/configs/{}.json", model));
+  return parse_config(read_text_file(path), path.string());
+}
+
 std::filesystem::path golden_path(std::string_view name) { return source_path("tests/data/golden") / name; }
 
 const std::vector<std::string>& golden_variants() {

@@ -2,6 +2,7 @@
 // What tests of all rooms share: golden data, comparison of tensors, temporary folders.
 
 #include "base/error.h"
+#include "checkpoint/config.h"
 #include "tensor/safetensors.h"
 
 #include <cstdint>
@@ -21,6 +22,9 @@ std::filesystem::path source_path(std::string_view relative);
 
 /// tests/data/golden/NAME. The folders of models are listed by golden_variants().
 std::filesystem::path golden_path(std::string_view name);
+
+/// Configuration of a released model, "ling-3.1-flash" for example, as published.
+Config published_config(std::string_view model);
 
 /// "a_tiny_bf16" to "f_odd_f32".
 const std::vector<std::string>& golden_variants();

@@ -1,0 +1,66 @@
+#include "base/new_file.h"
+
+#include "base/error.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace calandra {
+
+NewFile::NewFile(std::filesystem::path path)
+    : path_(std::move(path)), partial_(path_.string() + fmt::format(".{}.partial", ::getpid())) {
+  fd_ = ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (fd_ < 0) fail("{}: cannot create: {}", partial_.string(), std::strerror(errno));
+}
+
+NewFile::~NewFile() {
+  if (fd_ < 0) return;
+  ::close(fd_);
+  ::unlink(partial_.c_str());
+}
+
+NewFile::NewFile(NewFile&& other) noexcept
+    : path_(std::move(other.path_)), partial_(std::move(other.partial_)), fd_(std::exchange(other.fd_, -1)) {}
+
+NewFile& NewFile::operator=(NewFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(partial_, other.partial_);
+  std::swap(fd_, other.fd_);
+  return *this;
+}
+
+void NewFile::write(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t done = ::write(fd_, bytes.data(), bytes.size());
+    if (done < 0 && errno == EINTR) continue;
+    if (done <= 0) fail("{}: cannot write: {}", path_.string(), std::strerror(done < 0 ? errno : ENOSPC));
+    bytes = bytes.subspan(static_cast<std::size_t>(done));
+  }
+}
+
+void NewFile::extend_to(std::int64_t size_bytes) {
+  if (::ftruncate(fd_, size_bytes) != 0) {
+    fail("{}: cannot extend to {} bytes: {}", path_.string(), size_bytes, std::strerror(errno));
+  }
+}
+
+void NewFile::commit() {
+  if (::fsync(fd_) != 0) fail("{}: cannot sync: {}", path_.string(), std::strerror(errno));
+  if (::rename(partial_.c_str(), path_.c_str()) != 0) {
+    fail("{}: cannot rename {}: {}", path_.string(), partial_.string(), std::strerror(errno));
+  }
+  const int fd = std::exchange(fd_, -1);
+  if (::close(fd) != 0) fail("{}: cannot close: {}", path_.string(), std::strerror(errno));
+}
+
+void write_text_file(const std::filesystem::path& path, std::string_view text) {
+  NewFile file(path);
+  file.write(std::as_bytes(std::span(text)));
+  file.commit();
+}
+
+}  // namespace calandra

@@ -1,0 +1,39 @@
+#pragma once
+// A file in the making. It is written beside its place and appears under its name, whole and on disk, only with commit();
+// without that nothing is left behind. Every failure, a full disk for example, throws Error that names the path.
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string_view>
+
+namespace calandra {
+
+class NewFile {
+ public:
+  explicit NewFile(std::filesystem::path path);
+  ~NewFile();
+  NewFile(NewFile&& other) noexcept;
+  NewFile& operator=(NewFile&& other) noexcept;
+  NewFile(const NewFile&) = delete;
+  NewFile& operator=(const NewFile&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+
+  void write(std::span<const std::byte> bytes);
+  /// Makes the file `size_bytes` long; what was not written is a hole of zeros.
+  void extend_to(std::int64_t size_bytes);
+  /// Syncs and renames. Replaces an older file of that name. Nothing may be written after it.
+  void commit();
+
+ private:
+  std::filesystem::path path_;
+  std::filesystem::path partial_;
+  int fd_ = -1;
+};
+
+/// A whole text file by way of NewFile.
+void write_text_file(const std::filesystem::path& path, std::string_view text);
+
+}  // namespace calandra
