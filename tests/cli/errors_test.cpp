@@ -13,8 +13,6 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::StartsWith;
 
-const std::string kModel = std::string(CALANDRA_SOURCE_DIR) + "/models/austen-5m";
-
 struct Mistake {
   std::string name;
   Arguments arguments;
@@ -48,24 +46,24 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"WrongActivations", {"run", "-p", "x", "--activations", "fp8"}, 2, "--activations"},
         Mistake{"TextGivenTwice", {"run", "-p", "x", "-f", "y"}, 2, "--file"},
         Mistake{"RawAndJson", {"run", "-p", "x", "--raw", "--json"}, 2, "--raw"},
-        Mistake{"NoIds", {"trace", kModel, "--dump", "x"}, 2, "--ids"},
+        Mistake{"NoIds", {"trace", kBundledModel, "--dump", "x"}, 2, "--ids"},
         Mistake{"UnknownModelToImitate", {"make-checkpoint", "--like", "ling-9", "/tmp/x"}, 2, "ling-3.1-flash"},
         Mistake{"UnknownFormat", {"make-checkpoint", "--like", "ling-3.0-tiny", "--format", "int3", "/tmp/x"}, 2, "fp8-ue8m0"},
         Mistake{"NoSuchModel", {"run", "/no/such/model", "-p", "x"}, 1, "/no/such/model"},
-        Mistake{"ModelIsAFile", {"inspect", kModel + "/config.json"}, 1, "config.json"},
+        Mistake{"ModelIsAFile", {"inspect", kBundledModel + "/config.json"}, 1, "config.json"},
         Mistake{"FolderWithoutConfig", {"inspect", std::string(CALANDRA_SOURCE_DIR) + "/tests"}, 1, "config.json"},
         Mistake{"NoSuchFile", {"run", "-f", "/no/such/file"}, 1, "/no/such/file"},
-        Mistake{"FileIsAFolder", {"perplexity", kModel, "/"}, 1, "/"}, Mistake{"EmptyPrompt", {"run", "-p", ""}, 1, "empty"},
+        Mistake{"FileIsAFolder", {"perplexity", kBundledModel, "/"}, 1, "/"}, Mistake{"EmptyPrompt", {"run", "-p", ""}, 1, "empty"},
         Mistake{"PromptFillsTheContext",
                 {"run", "-p", "one two three four five six seven eight", "--context", "4"},
                 1,
                 "context of 4"},
-        Mistake{"IdOutsideTheVocabulary", {"trace", kModel, "--ids", "1,2048", "--dump", "/tmp/x"}, 1, "2048"},
-        Mistake{"SplitOutsideThePrompt", {"trace", kModel, "--ids", "1,2,3", "--split", "3", "--dump", "/tmp/x"}, 1, "split 3"},
-        Mistake{"NowhereToDump", {"trace", kModel, "--ids", "1,2,3", "--dump", "/no/such/folder/x"}, 1, "/no/such/folder/x"},
-        Mistake{"TextTooShort", {"perplexity", kModel, "-"}, 1, "at least 2"},
+        Mistake{"IdOutsideTheVocabulary", {"trace", kBundledModel, "--ids", "1,2048", "--dump", "/tmp/x"}, 1, "2048"},
+        Mistake{"SplitOutsideThePrompt", {"trace", kBundledModel, "--ids", "1,2,3", "--split", "3", "--dump", "/tmp/x"}, 1, "split 3"},
+        Mistake{"NowhereToDump", {"trace", kBundledModel, "--ids", "1,2,3", "--dump", "/no/such/folder/x"}, 1, "/no/such/folder/x"},
+        Mistake{"TextTooShort", {"perplexity", kBundledModel, "-"}, 1, "at least 2"},
         Mistake{"NoSuchTools", {"run", "-p", "x", "--tools", "/no/such/tools"}, 1, "/no/such/tools"},
-        Mistake{"FolderInUse", {"make-checkpoint", "--like", "ling-3.0-tiny", kModel}, 1, "austen-5m"}),
+        Mistake{"FolderInUse", {"make-checkpoint", "--like", "ling-3.0-tiny", kBundledModel}, 1, "austen-5m"}),
     [](const auto& test) { return test.param.name; });
 
 TEST(Errors, FullDiskIsToldAndNotIgnored) {

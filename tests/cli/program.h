@@ -16,6 +16,8 @@
 
 namespace calandra {
 
+inline const std::string kBundledModel = CALANDRA_SOURCE_DIR "/models/austen-5m";
+
 using Arguments = std::vector<std::string>;
 
 struct Outcome {

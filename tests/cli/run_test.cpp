@@ -17,7 +17,6 @@ using testing::Le;
 using testing::Not;
 using Json = nlohmann::ordered_json;
 
-const std::string kModel = std::string(CALANDRA_SOURCE_DIR) + "/models/austen-5m";
 const Arguments kGreedy = {"run", "--temp", "0", "--activations", "fp32", "--threads", "1"};
 
 Arguments greedy(const Arguments& more) {
@@ -27,7 +26,7 @@ Arguments greedy(const Arguments& more) {
 }
 
 /// Greedy texts that another implementation made, in float64.
-Json reference() { return Json::parse(read_text_file(kModel + "/reference.json")); }
+Json reference() { return Json::parse(read_text_file(kBundledModel + "/reference.json")); }
 
 Json reference_case(const std::string& name) {
   const Json all = reference();

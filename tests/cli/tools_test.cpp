@@ -17,8 +17,6 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using Json = nlohmann::ordered_json;
 
-const std::string kModel = std::string(CALANDRA_SOURCE_DIR) + "/models/austen-5m";
-
 // 572,120,680,768 parameters and 573,753,281,152 bytes are the published figures of Ling-3.1-flash in FP8.
 TEST(Inspect, HeadersOfTheLargestModelGiveItsPublishedSize) {
   const TemporaryFolder folder;
@@ -39,7 +37,7 @@ TEST(Inspect, HeadersOfTheLargestModelGiveItsPublishedSize) {
 }
 
 TEST(Inspect, EveryModelOfTheTestsIsReadAsTextAndJson) {
-  Arguments models = {kModel};
+  Arguments models = {kBundledModel};
   for (const std::string& variant : golden_variants()) models.push_back(golden_path(variant));
   for (const std::string& model : models) {
     const Outcome text = run_program({"inspect", model});
@@ -77,13 +75,13 @@ TEST(Perplexity, ProseOfTheTrainingDataIsPredictedAsWellAsTheModelCardSays) {
       "It is a truth universally acknowledged, that a single man in possession of a good fortune, must be in want of a wife.\n\n"
       "However little known the feelings or views of such a man may be on his first entering a neighbourhood, this truth is so well fixed "
       "in the minds of the surrounding families, that he is considered the rightful property of some one or other of their daughters.\n");
-  const Json json = run_program({"perplexity", kModel, folder / "text", "--json"}).json();
+  const Json json = run_program({"perplexity", kBundledModel, folder / "text", "--json"}).json();
   EXPECT_GT(json["nats_per_token"], 0.5);
   EXPECT_LT(json["nats_per_token"], 3.6);
   EXPECT_NEAR(json["perplexity"].get<double>(), std::exp(json["nats_per_token"].get<double>()), 1e-6);
   EXPECT_EQ(json["predicted_tokens"].get<int>() + 1, json["tokens"].get<int>());
 
-  const Outcome text = run_program({"perplexity", kModel, folder / "text", "--window", "16"});
+  const Outcome text = run_program({"perplexity", kBundledModel, folder / "text", "--window", "16"});
   EXPECT_EQ(text.code, 0) << text.err;
   EXPECT_THAT(text.out, HasSubstr("in windows of 16"));
 }
@@ -116,7 +114,7 @@ TEST(Trace, DumpHasEveryTensorOfTheGoldenDataUnderItsName) {
 
 TEST(Trace, PromptMayBeText) {
   const TemporaryFolder folder;
-  const Outcome outcome = run_program({"trace", kModel, "-p", "Elizabeth was", "--dump", folder / "dump"});
+  const Outcome outcome = run_program({"trace", kBundledModel, "-p", "Elizabeth was", "--dump", folder / "dump"});
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   const Json run = run_program({"run", "-p", "Elizabeth was", "-n", "1", "--json"}).json();
   EXPECT_EQ(Json(GoldenTensors::load(folder / "dump").ints("input_ids")), run["prompt_ids"]);

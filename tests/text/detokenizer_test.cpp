@@ -11,21 +11,15 @@
 namespace calandra {
 namespace {
 
-const Tokenizer& bundled() {
-  static const Tokenizer tokenizer =
-      Tokenizer::load(std::filesystem::path(CALANDRA_SOURCE_DIR) / "models/austen-5m/tokenizer.json");
-  return tokenizer;
-}
-
 /// The token of each byte.
 std::vector<std::int32_t> byte_tokens(std::string_view bytes) {
   std::vector<std::int32_t> ids;
-  for (const char byte : bytes) ids.push_back(bundled().id_of(std::string_view(&byte, 1)).value());
+  for (const char byte : bytes) ids.push_back(bundled_tokenizer().id_of(std::string_view(&byte, 1)).value());
   return ids;
 }
 
 std::vector<std::string> pushes(std::string_view bytes) {
-  Detokenizer detokenizer(bundled());
+  Detokenizer detokenizer(bundled_tokenizer());
   std::vector<std::string> texts;
   for (const std::int32_t id : byte_tokens(bytes)) texts.push_back(detokenizer.push(id));
   texts.push_back(detokenizer.finish());
@@ -35,7 +29,7 @@ std::vector<std::string> pushes(std::string_view bytes) {
 using Texts = std::vector<std::string>;
 
 TEST(Detokenizer, GivesTheTextsOfAnotherLibrary) {
-  expect_same_texts(bundled(), read_json(tokenizer_data() / "austen_cases.json").at("decode"));
+  expect_same_texts(bundled_tokenizer(), read_json(tokenizer_data() / "austen_cases.json").at("decode"));
 }
 
 TEST(Detokenizer, GivesTheTextsOfAnotherLibraryForACutOfAPublishedTokenizer) {
@@ -63,7 +57,7 @@ TEST(Detokenizer, EachLongestPrefixOfACharacterBecomesOneReplacement) {
       {"\xF4\x8F\xBF\xBF\xED\x9F\xBF\xEE\x80\x80", "\U0010FFFF\uD7FF\uE000"}};
   for (const auto& [bytes, text] : cases) {
     EXPECT_EQ(lossy_utf8(bytes), text);
-    EXPECT_EQ(detokenize(bundled(), byte_tokens(bytes)), text);
+    EXPECT_EQ(detokenize(bundled_tokenizer(), byte_tokens(bytes)), text);
   }
 }
 
@@ -71,10 +65,10 @@ TEST(Detokenizer, StreamedIsWholeForAnyTokens) {
   EXPECT_TRUE(rc::check("pushes and finish joined are the lossy decoding of all bytes; each is whole characters", [] {
     const auto ids = *rc::gen::container<std::vector<std::int32_t>>(
         rc::gen::oneOf(rc::gen::inRange<std::int32_t>(0, 256), rc::gen::inRange<std::int32_t>(-2, 2060)));
-    Detokenizer detokenizer(bundled());
+    Detokenizer detokenizer(bundled_tokenizer());
     std::string bytes, text;
     for (const std::int32_t id : ids) {
-      bytes += bundled().token_bytes(id);
+      bytes += bundled_tokenizer().token_bytes(id);
       const std::string part = detokenizer.push(id);
       RC_ASSERT(is_valid_utf8(part));
       text += part;
@@ -90,24 +84,24 @@ TEST(Detokenizer, GivesBackAnyTextThatWasEncoded) {
   ASSERT_GT(cases.size(), 300u);
   for (const auto& item : cases) {
     const std::string text = case_text(item);
-    EXPECT_EQ(detokenize(bundled(), bundled().encode(text)), lossy_utf8(text));
+    EXPECT_EQ(detokenize(bundled_tokenizer(), bundled_tokenizer().encode(text)), lossy_utf8(text));
   }
 }
 
 TEST(Detokenizer, SpecialTokensAreKeptOrSkipped) {
-  const auto ids = bundled().encode("Hi<|role_end|><think>");
-  EXPECT_EQ(detokenize(bundled(), ids), "Hi<|role_end|><think>");
-  EXPECT_EQ(detokenize(bundled(), ids, SpecialTokens::kSkip), "Hi<think>");
+  const auto ids = bundled_tokenizer().encode("Hi<|role_end|><think>");
+  EXPECT_EQ(detokenize(bundled_tokenizer(), ids), "Hi<|role_end|><think>");
+  EXPECT_EQ(detokenize(bundled_tokenizer(), ids, SpecialTokens::kSkip), "Hi<think>");
 }
 
 TEST(Detokenizer, UnknownIdsGiveNothing) {
-  Detokenizer detokenizer(bundled());
+  Detokenizer detokenizer(bundled_tokenizer());
   for (const std::int32_t id : {-1, 2048, 157183, INT32_MAX}) EXPECT_EQ(detokenizer.push(id), "") << id;
   EXPECT_EQ(detokenizer.finish(), "");
 }
 
 TEST(Detokenizer, StartsAnewAfterFinish) {
-  Detokenizer detokenizer(bundled());
+  Detokenizer detokenizer(bundled_tokenizer());
   EXPECT_EQ(detokenizer.push(byte_tokens("\xE2").front()), "");
   EXPECT_EQ(detokenizer.finish(), "\uFFFD");
   EXPECT_EQ(detokenizer.push(byte_tokens("a").front()), "a");

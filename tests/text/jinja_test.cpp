@@ -38,7 +38,7 @@ std::string render(const std::string& source, const Json& context = Json::object
 }
 
 /// The message of the error; empty if there is none.
-std::string error_of(const std::string& source, const Json& context = Json::object(), const JinjaOptions& options = {}) {
+std::string render_error(const std::string& source, const Json& context = Json::object(), const JinjaOptions& options = {}) {
   try {
     render(source, context, options);
     return "";
@@ -55,7 +55,7 @@ TEST(Jinja, RendersWhatPythonRenders) {
     SCOPED_TRACE(test["template"].get<std::string>());
     const std::string source = test["template"] == "@bundled" ? bundled : test["template"].get<std::string>();
     if (test.contains("error")) {
-      EXPECT_THAT(error_of(source, test["context"]), StartsWith("test.jinja:")) << test["error"];
+      EXPECT_THAT(render_error(source, test["context"]), StartsWith("test.jinja:")) << test["error"];
       continue;
     }
     try {
@@ -73,15 +73,15 @@ TEST(Jinja, RendersWhatPythonRenders) {
 }
 
 TEST(Jinja, ErrorsNameTheTemplateAndTheLine) {
-  EXPECT_EQ(error_of("a\nb {{ x | nope }}"), "test.jinja:2: unknown filter 'nope'");
-  EXPECT_EQ(error_of("{% if x is nope %}{% endif %}"), "test.jinja:1: unknown test 'nope'");
-  EXPECT_EQ(error_of("\n\n{% include 'x' %}"), "test.jinja:3: unknown tag 'include'");
-  EXPECT_EQ(error_of("a\n{{ x.y }}"), "test.jinja:2: 'x' is undefined");
-  EXPECT_EQ(error_of("{{ 1 }}\n{{ raise_exception('roles must alternate') }}"), "test.jinja:2: roles must alternate");
-  EXPECT_THAT(error_of("{% for x in y %}"), AllOf(StartsWith("test.jinja:1: "), HasSubstr("endfor")));
-  EXPECT_THAT(error_of("{{ [1].append(2) }}"), HasSubstr("must not change data"));
-  EXPECT_EQ(error_of("{{ '%-1-5d' % 1 }}"), "test.jinja:1: '%-1-5' is not supported in a format");
-  EXPECT_EQ(error_of("{{ '%d' % 1e300 }}"), "test.jinja:1: cannot convert 1e+300 to an integer");
+  EXPECT_EQ(render_error("a\nb {{ x | nope }}"), "test.jinja:2: unknown filter 'nope'");
+  EXPECT_EQ(render_error("{% if x is nope %}{% endif %}"), "test.jinja:1: unknown test 'nope'");
+  EXPECT_EQ(render_error("\n\n{% include 'x' %}"), "test.jinja:3: unknown tag 'include'");
+  EXPECT_EQ(render_error("a\n{{ x.y }}"), "test.jinja:2: 'x' is undefined");
+  EXPECT_EQ(render_error("{{ 1 }}\n{{ raise_exception('roles must alternate') }}"), "test.jinja:2: roles must alternate");
+  EXPECT_THAT(render_error("{% for x in y %}"), AllOf(StartsWith("test.jinja:1: "), HasSubstr("endfor")));
+  EXPECT_THAT(render_error("{{ [1].append(2) }}"), HasSubstr("must not change data"));
+  EXPECT_EQ(render_error("{{ '%-1-5d' % 1 }}"), "test.jinja:1: '%-1-5' is not supported in a format");
+  EXPECT_EQ(render_error("{{ '%d' % 1e300 }}"), "test.jinja:1: cannot convert 1e+300 to an integer");
 }
 
 TEST(Jinja, VariablesAreTheNamesReadFromTheContext) {
@@ -100,7 +100,7 @@ TEST(Jinja, TemplatesThatWouldNeverEndAreStopped) {
   JinjaOptions options;
   options.max_work = 50'000'000;
   options.max_output_bytes = 1'000'000;
-  const auto stopped = [&](const std::string& source) { return error_of(source, Json::object(), options); };
+  const auto stopped = [&](const std::string& source) { return render_error(source, Json::object(), options); };
   EXPECT_THAT(stopped("{% for i in range(10**9) %}{% endfor %}"), HasSubstr("range too big"));
   EXPECT_THAT(stopped("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"),
               HasSubstr("too much work"));
@@ -122,12 +122,12 @@ TEST(Jinja, DeepSourcesAreRefusedWithoutUsingUpTheStack) {
     return text;
   };
   for (const std::string part : {"(", "[", "{1:", "-", "not ", "x[", "f(", "1 if 1 else "}) {
-    EXPECT_THAT(error_of("{{ " + repeated(part, 10'000) + " }}"), HasSubstr("test.jinja:1")) << part;
+    EXPECT_THAT(render_error("{{ " + repeated(part, 10'000) + " }}"), HasSubstr("test.jinja:1")) << part;
   }
   for (const std::string part : {" + 1", " ~ 1 + 1", ".a", "|trim", " and 1", " is defined"}) {
-    EXPECT_THAT(error_of("{{ x" + repeated(part, 10'000) + " }}"), HasSubstr("test.jinja:1")) << part;
+    EXPECT_THAT(render_error("{{ x" + repeated(part, 10'000) + " }}"), HasSubstr("test.jinja:1")) << part;
   }
-  EXPECT_THAT(error_of(repeated("{% if x %}", 10'000)), HasSubstr("nested"));
+  EXPECT_THAT(render_error(repeated("{% if x %}", 10'000)), HasSubstr("nested"));
 }
 
 TEST(Jinja, NestedMacrosAndNamespacesLeaveNothingBehind) {  // for the leak checker

@@ -37,6 +37,11 @@ nlohmann::ordered_json read_json(const std::filesystem::path& path) {
   return nlohmann::ordered_json::parse(read_text_file(path));
 }
 
+const Tokenizer& bundled_tokenizer() {
+  static const Tokenizer tokenizer = Tokenizer::load(CALANDRA_SOURCE_DIR "/models/austen-5m/tokenizer.json");
+  return tokenizer;
+}
+
 std::string case_text(const nlohmann::ordered_json& item) {
   return item.contains("text") ? item.at("text").get<std::string>() : decode_base64(item.at("base64").get<std::string>());
 }

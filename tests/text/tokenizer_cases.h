@@ -20,6 +20,9 @@ nlohmann::ordered_json read_json(const std::filesystem::path& path);
 /// The bytes to encode of one case.
 std::string case_text(const nlohmann::ordered_json& item);
 
+/// The tokenizer of the bundled model.
+const Tokenizer& bundled_tokenizer();
+
 /// Reports each encode case that gives other ids, at most ten of them.
 void expect_same_ids(const Tokenizer& tokenizer, const nlohmann::ordered_json& cases);
 

@@ -19,13 +19,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::filesystem::path bundled_path() { return std::filesystem::path(CALANDRA_SOURCE_DIR) / "models/austen-5m/tokenizer.json"; }
-
-const Tokenizer& bundled() {
-  static const Tokenizer tokenizer = Tokenizer::load(bundled_path());
-  return tokenizer;
-}
-
 const Tokenizer& qwen3_cut() {
   static const Tokenizer tokenizer = Tokenizer::load(tokenizer_data() / "qwen3_cut.json");
   return tokenizer;
@@ -33,7 +26,7 @@ const Tokenizer& qwen3_cut() {
 
 /// The bundled tokenizer.json with `changes` of its top level, and of its model key by key.
 Json changed(const Json& changes) {
-  static const Json original = read_json(bundled_path());
+  static const Json original = read_json(CALANDRA_SOURCE_DIR "/models/austen-5m/tokenizer.json");
   Json file = original;
   for (const auto& [key, value] : changes.items()) {
     if (key == "model") {
@@ -47,7 +40,7 @@ Json changed(const Json& changes) {
 
 Tokenizer parse(const Json& file) { return Tokenizer::parse(file.dump(), "tokenizer.json"); }
 
-std::string error_of(std::string_view json) {
+std::string load_error(std::string_view json) {
   try {
     Tokenizer::parse(json, "tokenizer.json");
   } catch (const Error& error) {
@@ -56,7 +49,7 @@ std::string error_of(std::string_view json) {
   return "no error";
 }
 
-std::string error_of_changed(std::string_view changes) { return error_of(changed(Json::parse(changes)).dump()); }
+std::string load_error_of_changed(std::string_view changes) { return load_error(changed(Json::parse(changes)).dump()); }
 
 std::string bytes_of(const Tokenizer& tokenizer, const std::vector<std::int32_t>& ids) {
   std::string bytes;
@@ -71,7 +64,7 @@ double seconds_to_encode(const Tokenizer& tokenizer, const std::string& text) {
 }
 
 TEST(Tokenizer, BundledModelGivesTheIdsOfAnotherLibrary) {
-  expect_same_ids(bundled(), read_json(tokenizer_data() / "austen_cases.json").at("encode"));
+  expect_same_ids(bundled_tokenizer(), read_json(tokenizer_data() / "austen_cases.json").at("encode"));
 }
 
 TEST(Tokenizer, CutOfAPublishedTokenizerGivesTheIdsOfAnotherLibrary) {
@@ -105,7 +98,7 @@ TEST(Tokenizer, OracleAgreesOnPublishedTokenizers) {
 }
 
 TEST(Tokenizer, KnowsTheTokensOfTheFile) {
-  const Tokenizer& tokenizer = bundled();
+  const Tokenizer& tokenizer = bundled_tokenizer();
   EXPECT_EQ(tokenizer.vocab_size(), 2048);
   EXPECT_EQ(tokenizer.id_of("<|role_end|>"), 2033);
   EXPECT_EQ(tokenizer.token_bytes(2033), "<|role_end|>");
@@ -120,7 +113,7 @@ TEST(Tokenizer, KnowsTheTokensOfTheFile) {
 
 TEST(Tokenizer, BytesOfTheTokensAreTheText) {
   EXPECT_TRUE(rc::check("without a normalizer the bytes of encode(text) are the lossy text", [](const std::string& bytes) {
-    RC_ASSERT(bytes_of(bundled(), bundled().encode(bytes)) == lossy_utf8(bytes));
+    RC_ASSERT(bytes_of(bundled_tokenizer(), bundled_tokenizer().encode(bytes)) == lossy_utf8(bytes));
   }));
 }
 
@@ -131,8 +124,8 @@ TEST(Tokenizer, IllFormedBytesCountAsReplacementCharacters) {
                                        {"\xF0\x9F\x98", "\uFFFD"},                 // cut short
                                        {"\xF4\x90\x80\x80", "\uFFFD\uFFFD\uFFFD\uFFFD"},
                                        {"\xE2\x9C\x85\x85", "\u2705\uFFFD"}};
-  for (const auto& [bytes, text] : cases) EXPECT_EQ(bundled().encode(bytes), bundled().encode(text)) << text;
-  EXPECT_EQ(bundled().encode(std::string("a\0b", 3)).size(), 3u);
+  for (const auto& [bytes, text] : cases) EXPECT_EQ(bundled_tokenizer().encode(bytes), bundled_tokenizer().encode(text)) << text;
+  EXPECT_EQ(bundled_tokenizer().encode(std::string("a\0b", 3)).size(), 3u);
 }
 
 TEST(Tokenizer, LongTextsTakeTimeInProportion) {
@@ -143,7 +136,7 @@ TEST(Tokenizer, LongTextsTakeTimeInProportion) {
   for (std::size_t i = 0; i < size / 4; ++i) marks += i < size / 8 ? "\u0301" : "\u0323";
   for (const std::string& text : {std::string(size, 'a'), std::string(size, ' '), std::string(size, ' ') + 'x', lines,
                                   std::string(size, '<'), std::string(size, '\n')}) {
-    EXPECT_LT(seconds_to_encode(bundled(), text), 20) << text.substr(0, 4);
+    EXPECT_LT(seconds_to_encode(bundled_tokenizer(), text), 20) << text.substr(0, 4);
     EXPECT_LT(seconds_to_encode(qwen3_cut(), text), 20) << text.substr(0, 4);
   }
   EXPECT_FALSE(qwen3_cut().encode(marks).empty());  // NFC puts a run of 128K marks into order
@@ -168,11 +161,11 @@ TEST(TokenizerErrors, MissingAndIllFormedFilesAreNamed) {
   EXPECT_THAT([] { Tokenizer::load("/nowhere/tokenizer.json"); },
               testing::ThrowsMessage<Error>(testing::HasSubstr("/nowhere/tokenizer.json")));
   for (const std::string_view json : {"", "{", "[1,2", "\xFF", "{\"model\": }", "nul"}) {
-    EXPECT_THAT(error_of(json), testing::StartsWith("tokenizer.json: not a JSON document: ")) << json;
+    EXPECT_THAT(load_error(json), testing::StartsWith("tokenizer.json: not a JSON document: ")) << json;
   }
-  EXPECT_EQ(error_of("[]"), "tokenizer.json: found an array, expected an object");
-  EXPECT_EQ(error_of("{}"), "tokenizer.json: model: missing");
-  EXPECT_EQ(error_of(R"({"model": 3})"), "tokenizer.json: model: found a number, expected an object");
+  EXPECT_EQ(load_error("[]"), "tokenizer.json: found an array, expected an object");
+  EXPECT_EQ(load_error("{}"), "tokenizer.json: model: missing");
+  EXPECT_EQ(load_error(R"({"model": 3})"), "tokenizer.json: model: found a number, expected an object");
 }
 
 struct BadFile {
@@ -181,7 +174,7 @@ struct BadFile {
 };
 
 void expect_errors(std::initializer_list<BadFile> files) {
-  for (const auto& [changes, error] : files) EXPECT_THAT(error_of_changed(changes), testing::HasSubstr(error));
+  for (const auto& [changes, error] : files) EXPECT_THAT(load_error_of_changed(changes), testing::HasSubstr(error));
 }
 
 TEST(TokenizerErrors, WhatIsNotImplementedIsRefusedByName) {
@@ -218,7 +211,7 @@ TEST(TokenizerErrors, PatternsThatMayMeanSomethingElseAreRefusedByName) {
     Json changes;
     changes["normalizer"] = {{"type", "Replace"}, {"content", ""}};
     changes["normalizer"]["pattern"]["Regex"] = pattern;
-    const std::string found = error_of_changed(changes.dump());
+    const std::string found = load_error_of_changed(changes.dump());
     EXPECT_THAT(found, testing::StartsWith("tokenizer.json: normalizer.pattern.Regex: regular expression \""));
     EXPECT_THAT(found, testing::HasSubstr(error));
   }
@@ -246,13 +239,13 @@ TEST(TokenizerErrors, WrongTypesAndValuesAreNamed) {
   });
   std::string twice = changed({}).dump();
   twice.replace(twice.find("\"vocab\":{"), 9, "\"vocab\":{\"a\":64,");
-  EXPECT_THAT(error_of(twice), testing::HasSubstr("model.vocab: token \"a\" is there twice"));
+  EXPECT_THAT(load_error(twice), testing::HasSubstr("model.vocab: token \"a\" is there twice"));
 }
 
 TEST(TokenizerErrors, EveryCutOfAFileIsRefused) {
   const std::string json = changed({}).dump();
   for (std::size_t size = 0; size < json.size(); size += 997) {
-    EXPECT_THAT(error_of(std::string_view(json).substr(0, size)), testing::StartsWith("tokenizer.json: ")) << size;
+    EXPECT_THAT(load_error(std::string_view(json).substr(0, size)), testing::StartsWith("tokenizer.json: ")) << size;
   }
 }
 
