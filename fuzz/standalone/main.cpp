@@ -131,9 +131,36 @@ class Mutator {
 
   /// Pieces that parsers stumble on: numbers at limits, brackets, escapes, broken UTF-8.
   Input word() {
-    static constexpr std::string_view words[] = {
-        "0", "-1", "1e999", "9223372036854775807", "18446744073709551616", "0.1", "null", "true", "[", "]", "{", "}", "{{", "}}",
-        "{%", "%}", "\"", "\\u0000", "\\ud800", "\\", ",", ":", "<", ">", "</", "\n", "\xff", "\xc3", "\xed\xa0\x80", "\xf4\x90\x80\x80"};
+    static constexpr std::string_view words[] = {"0",
+                                                 "-1",
+                                                 "1e999",
+                                                 "9223372036854775807",
+                                                 "18446744073709551616",
+                                                 "0.1",
+                                                 "null",
+                                                 "true",
+                                                 "[",
+                                                 "]",
+                                                 "{",
+                                                 "}",
+                                                 "{{",
+                                                 "}}",
+                                                 "{%",
+                                                 "%}",
+                                                 "\"",
+                                                 "\\u0000",
+                                                 "\\ud800",
+                                                 "\\",
+                                                 ",",
+                                                 ":",
+                                                 "<",
+                                                 ">",
+                                                 "</",
+                                                 "\n",
+                                                 "\xff",
+                                                 "\xc3",
+                                                 "\xed\xa0\x80",
+                                                 "\xf4\x90\x80\x80"};
     const std::string_view chosen = words[below(std::size(words))];
     return {chosen.begin(), chosen.end()};
   }

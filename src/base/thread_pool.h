@@ -23,9 +23,9 @@ class ThreadPool {
   template <class Body>
   void for_each(std::int64_t count, std::int64_t grain, Body&& body) {
     using Plain = std::remove_reference_t<Body>;
-    run(count, grain, [](void* context, std::int64_t begin, std::int64_t end) {
-      (*static_cast<Plain*>(context))(begin, end);
-    }, const_cast<void*>(static_cast<const void*>(&body)));
+    run(
+        count, grain, [](void* context, std::int64_t begin, std::int64_t end) { (*static_cast<Plain*>(context))(begin, end); },
+        const_cast<void*>(static_cast<const void*>(&body)));
   }
 
  private:

@@ -65,9 +65,7 @@ RandomStream::RandomStream(std::uint64_t seed, std::string_view name) : key_(mix
 
 std::uint64_t RandomStream::bits(std::uint64_t index) const { return mix(key_ + kGamma * (index + 1)); }
 
-double RandomStream::uniform(double low, double high) {
-  return low + (high - low) * static_cast<double>(next() >> 11) * 0x1p-53;
-}
+double RandomStream::uniform(double low, double high) { return low + (high - low) * static_cast<double>(next() >> 11) * 0x1p-53; }
 
 double RandomStream::normal() {
   const double u = 1 - uniform(0, 1);  // in (0, 1]

@@ -35,14 +35,10 @@ std::string file_of(const StoredTensor& tensor) { return tensor.file->path().fil
 /// F32, BF16 or F16, or nothing.
 std::optional<WeightFormat> plain_format(ElementType type) {
   switch (type) {
-    case ElementType::F32:
-      return WeightFormat::F32;
-    case ElementType::BF16:
-      return WeightFormat::BF16;
-    case ElementType::F16:
-      return WeightFormat::F16;
-    default:
-      return std::nullopt;
+    case ElementType::F32: return WeightFormat::F32;
+    case ElementType::BF16: return WeightFormat::BF16;
+    case ElementType::F16: return WeightFormat::F16;
+    default: return std::nullopt;
   }
 }
 

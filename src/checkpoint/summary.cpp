@@ -17,8 +17,8 @@
 namespace calandra {
 namespace {
 
-constexpr std::array<std::string_view, 10> kComponentNames = {
-    "embedding", "head", "kda", "mla", "dense_mlp", "routed_experts", "shared_experts", "router", "norms", "mtp"};
+constexpr std::array<std::string_view, 10> kComponentNames = {"embedding",      "head",           "kda",    "mla",   "dense_mlp",
+                                                              "routed_experts", "shared_experts", "router", "norms", "mtp"};
 
 /// A model card is a text for people; more than this is something else.
 constexpr std::size_t kMaxCardBytes = 4 << 20;
@@ -103,7 +103,8 @@ std::string describe_limits(const Config& config, float (Config::*limit)(std::in
     std::int64_t end = begin + 1;
     while (end < config.layers && (config.*limit)(end) == value) ++end;
     if (value > 0) {
-      const std::string where = end - begin == 1 ? fmt::format("layer {}", begin) : fmt::format("layers {} to {}", begin, end - 1);
+      const std::string where =
+          end - begin == 1 ? fmt::format("layer {}", begin) : fmt::format("layers {} to {}", begin, end - 1);
       text += fmt::format("{}{} in {}", text.empty() ? "" : ", ", value, where);
     }
     begin = end;
@@ -127,7 +128,9 @@ struct Claim {
   std::string text;
 };
 
-bool is_digit(std::string_view text, std::size_t i) { return i < text.size() && std::isdigit(static_cast<unsigned char>(text[i])) != 0; }
+bool is_digit(std::string_view text, std::size_t i) {
+  return i < text.size() && std::isdigit(static_cast<unsigned char>(text[i])) != 0;
+}
 
 /// Whether a comma at `i` sets off three digits.
 bool groups_digits(std::string_view text, std::size_t i) {
@@ -171,7 +174,8 @@ std::string to_lower(std::string_view text) {
 std::optional<Claim> largest_claim(std::string_view line) {
   constexpr double kLeast = 4096, kMost = 1 << 27;  // no context, or no number of tokens
   const std::string lower = to_lower(line);
-  if (lower.find("context") == std::string::npos && lower.find("max_position_embeddings") == std::string::npos) return std::nullopt;
+  if (lower.find("context") == std::string::npos && lower.find("max_position_embeddings") == std::string::npos)
+    return std::nullopt;
   std::optional<Claim> largest;
   for (std::size_t i = 0; i < line.size();) {
     if (!is_digit(line, i) || (i > 0 && (is_word(line[i - 1]) || line[i - 1] == '.'))) {
@@ -179,14 +183,16 @@ std::optional<Claim> largest_claim(std::string_view line) {
       continue;
     }
     const std::optional<Claim> claim = read_claim(line, i);
-    if (claim && claim->tokens >= kLeast && claim->tokens <= kMost && (!largest || claim->tokens > largest->tokens)) largest = claim;
+    if (claim && claim->tokens >= kLeast && claim->tokens <= kMost && (!largest || claim->tokens > largest->tokens))
+      largest = claim;
   }
   return largest;
 }
 
 std::optional<std::string> card_remark(const std::filesystem::path& card, std::int64_t context) {
   std::error_code error;
-  if (!std::filesystem::is_regular_file(card, error) || std::filesystem::file_size(card, error) > kMaxCardBytes) return std::nullopt;
+  if (!std::filesystem::is_regular_file(card, error) || std::filesystem::file_size(card, error) > kMaxCardBytes)
+    return std::nullopt;
   return contradicted_context_claim(read_text_file(card, kMaxCardBytes), context);
 }
 
@@ -210,7 +216,8 @@ ModelSummary summarize(const Checkpoint& checkpoint) {
   summary.remarks = checkpoint.config().remarks;
   add_limit_remarks(checkpoint.config(), summary.remarks);
   summary.remarks.insert(summary.remarks.end(), checkpoint.remarks().begin(), checkpoint.remarks().end());
-  if (auto claim = card_remark(checkpoint.folder() / "README.md", checkpoint.config().context)) summary.remarks.push_back(*std::move(claim));
+  if (auto claim = card_remark(checkpoint.folder() / "README.md", checkpoint.config().context))
+    summary.remarks.push_back(*std::move(claim));
   return summary;
 }
 

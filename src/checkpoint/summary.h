@@ -30,9 +30,9 @@ struct ComponentSummary {
 struct ModelSummary {
   std::vector<ComponentSummary> components;  // those that have tensors, in the order of Component
 
-  std::int64_t main_parameters = 0;          // without the MTP layer
+  std::int64_t main_parameters = 0;  // without the MTP layer
   std::int64_t main_bytes = 0;
-  std::int64_t parameters = 0;               // with it
+  std::int64_t parameters = 0;  // with it
   std::int64_t bytes = 0;
 
   /// Parameters a token passes through: everything but MTP and the experts not chosen.
@@ -41,9 +41,9 @@ struct ModelSummary {
   /// Weights read to decode one token alone, without the embedding's row, caches and states.
   std::int64_t bytes_per_token = 0;
 
-  std::vector<std::string> missing;          // tensors of the config that are not there
-  std::vector<std::string> surplus;          // tensors that the config does not know
-  std::vector<std::string> remarks;          // everything odd, one sentence each
+  std::vector<std::string> missing;  // tensors of the config that are not there
+  std::vector<std::string> surplus;  // tensors that the config does not know
+  std::vector<std::string> remarks;  // everything odd, one sentence each
 };
 
 /// From headers alone. Remarks: limit lists, missing and surplus tensors, and the config's own.

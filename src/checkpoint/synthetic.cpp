@@ -181,7 +181,8 @@ class NewFolder {
   std::vector<fs::path> files_;
 };
 
-std::string index_json(std::span<const std::span<const PlannedTensor>> shards, const std::vector<std::string>& names, std::int64_t bytes) {
+std::string index_json(std::span<const std::span<const PlannedTensor>> shards, const std::vector<std::string>& names,
+                       std::int64_t bytes) {
   std::string out = fmt::format("{{\n  \"metadata\": {{\"total_size\": {}}},\n  \"weight_map\": {{", bytes);
   const char* separator = "\n";
   for (std::size_t i = 0; i < shards.size(); ++i) {
@@ -202,7 +203,8 @@ std::vector<std::string> shard_names(std::size_t count) {
 }
 
 void write_shards(const Plan& plan, const SyntheticOptions& options, NewFolder& folder,
-                  std::span<const std::span<const PlannedTensor>> shards, const std::vector<std::string>& names, const Progress& progress) {
+                  std::span<const std::span<const PlannedTensor>> shards, const std::vector<std::string>& names,
+                  const Progress& progress) {
   ThreadPool pool(options.num_threads);
   std::int64_t done = 0;
   const std::function<void(std::int64_t)> written = [&](std::int64_t bytes) {

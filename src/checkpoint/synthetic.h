@@ -31,7 +31,8 @@ SyntheticSize make_checkpoint(const SyntheticOptions& options, const std::filesy
                               const std::function<void(std::int64_t done, std::int64_t total)>& progress = {});
 
 /// The same for any config of the family, for example of a tiny network: `options` counts except for its model and slice.
-SyntheticSize make_checkpoint(const nlohmann::ordered_json& config, const SyntheticOptions& options, const std::filesystem::path& folder,
+SyntheticSize make_checkpoint(const nlohmann::ordered_json& config, const SyntheticOptions& options,
+                              const std::filesystem::path& folder,
                               const std::function<void(std::int64_t done, std::int64_t total)>& progress = {});
 
 }  // namespace calandra

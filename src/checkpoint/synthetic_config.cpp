@@ -31,12 +31,14 @@ struct ModelValues {
 };
 
 const std::array<ModelValues, 3>& all_models() {
+  // clang-format off
   static const std::array<ModelValues, 3> models = {{
       {LingModel::Tiny30, "ling-3.0-tiny", 1536, 4608, 512, 24, 16, 4, 1, 128, 256, 0, {}, {}, 131072},
       {LingModel::Flash30, "ling-3.0-flash", 2560, 6144, 768, 42, 32, 6, 2, 512, std::nullopt, 1,
        {{35, 4}}, {{34, 5}, {40, 7}}, 262144},
       {LingModel::Flash31, "ling-3.1-flash", 4096, 10240, 1280, 72, 64, 8, 4, 512, 1536, 1, {{65, 10}}, {{64, 10}}, 262144},
   }};
+  // clang-format on
   return models;
 }
 
@@ -58,13 +60,14 @@ Slice checked_slice(const SyntheticOptions& options, const ModelValues& values) 
   const Slice slice = {options.layers.value_or(values.layers), options.experts.value_or(values.experts),
                        options.vocab.value_or(kLingVocab)};
   if (slice.layers < values.group || slice.layers > values.layers || slice.layers % values.group != 0) {
-    fail("--layers {}: {} has {} layers in groups of {}; expected a multiple of {} up to {}", slice.layers, values.name, values.layers,
-         values.group, values.group, values.layers);
+    fail("--layers {}: {} has {} layers in groups of {}; expected a multiple of {} up to {}", slice.layers, values.name,
+         values.layers, values.group, values.group, values.layers);
   }
   // The kept groups must hold top-k experts.
   constexpr std::int64_t kMinExperts = kTopK / kKeptGroups * kRouterGroups;
   if (slice.experts < kMinExperts || slice.experts > values.experts || slice.experts % kRouterGroups != 0) {
-    fail("--experts {}: expected a multiple of {} (router groups) from {} to {}", slice.experts, kRouterGroups, kMinExperts, values.experts);
+    fail("--experts {}: expected a multiple of {} (router groups) from {} to {}", slice.experts, kRouterGroups, kMinExperts,
+         values.experts);
   }
   if (slice.vocab < min_synthetic_vocab() || slice.vocab > kLingVocab) {
     fail("--vocab {}: expected {} to {}", slice.vocab, min_synthetic_vocab(), kLingVocab);
@@ -98,8 +101,11 @@ ordered_json quantization_config(SyntheticFormat format, const ModelValues& valu
   if (e8m0) {
     for (const char* name : {"q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj"}) kept.emplace_back(name);
   }
-  ordered_json config = {{"quant_method", "fp8"}, {"fmt", "e4m3"}, {"activation_scheme", "dynamic"},
-                         {"weight_block_size", {kScaleEdge, kScaleEdge}}, {"modules_to_not_convert", kept}};
+  ordered_json config = {{"quant_method", "fp8"},
+                         {"fmt", "e4m3"},
+                         {"activation_scheme", "dynamic"},
+                         {"weight_block_size", {kScaleEdge, kScaleEdge}},
+                         {"modules_to_not_convert", kept}};
   if (format != SyntheticFormat::Fp8) config["scale_fmt"] = "ue8m0";
   if (format == SyntheticFormat::Fp4) {
     config["routed_experts_quant_method"] = "mxfp4";
@@ -158,9 +164,10 @@ ordered_json synthetic_config(const SyntheticOptions& options) {
   ordered_json config = {
       {"architectures", ordered_json::array({"BailingMoeV3ForCausalLM"})},
       {"model_type", "bailing_hybrid"},
-      {"auto_map", {{"AutoConfig", "configuration_bailing_moe_v3.BailingMoeV3Config"},
-                    {"AutoModel", "modeling_bailing_moe_v3.BailingMoeV3Model"},
-                    {"AutoModelForCausalLM", "modeling_bailing_moe_v3.BailingMoeV3ForCausalLM"}}},
+      {"auto_map",
+       {{"AutoConfig", "configuration_bailing_moe_v3.BailingMoeV3Config"},
+        {"AutoModel", "modeling_bailing_moe_v3.BailingMoeV3Model"},
+        {"AutoModelForCausalLM", "modeling_bailing_moe_v3.BailingMoeV3ForCausalLM"}}},
       {"vocab_size", slice.vocab},
       {"hidden_size", values.hidden},
       {"intermediate_size", values.dense_width},
@@ -185,13 +192,19 @@ ordered_json synthetic_config(const SyntheticOptions& options) {
       {"pad_token_id", added_token_id("<|endoftext|>", slice.vocab)},
   };
   config.update(ordered_json::parse(kFamilyConfig));
-  if (options.format != SyntheticFormat::Bf16) config["quantization_config"] = quantization_config(options.format, values, slice.layers);
+  if (options.format != SyntheticFormat::Bf16)
+    config["quantization_config"] = quantization_config(options.format, values, slice.layers);
   return config;
 }
 
 ordered_json synthetic_generation_config(const ordered_json& config) {
-  return {{"do_sample", true}, {"temperature", 1.0}, {"top_p", 0.95}, {"top_k", 20}, {"bos_token_id", config.at("bos_token_id")},
-          {"eos_token_id", ordered_json::array({config.at("eos_token_id")})}, {"pad_token_id", config.at("pad_token_id")}};
+  return {{"do_sample", true},
+          {"temperature", 1.0},
+          {"top_p", 0.95},
+          {"top_k", 20},
+          {"bos_token_id", config.at("bos_token_id")},
+          {"eos_token_id", ordered_json::array({config.at("eos_token_id")})},
+          {"pad_token_id", config.at("pad_token_id")}};
 }
 
 }  // namespace calandra

@@ -30,13 +30,13 @@ SyntheticFormat synthetic_format_of(std::string_view name);
 struct SyntheticOptions {
   LingModel model = LingModel::Tiny30;
   SyntheticFormat format = SyntheticFormat::Bf16;
-  std::optional<std::int64_t> layers;    // a slice: whole groups, at most as many as the model has
-  std::optional<std::int64_t> experts;   // a multiple of the 8 router groups, at least 16
+  std::optional<std::int64_t> layers;   // a slice: whole groups, at most as many as the model has
+  std::optional<std::int64_t> experts;  // a multiple of the 8 router groups, at least 16
   std::optional<std::int64_t> vocab;
   std::uint64_t seed = 0;
-  bool headers_only = false;             // sparse files: all tensors are holes of zeros
+  bool headers_only = false;  // sparse files: all tensors are holes of zeros
   std::int64_t shard_bytes = 4'500'000'000;
-  int num_threads = 0;                   // 0: one per core. The files do not depend on it
+  int num_threads = 0;  // 0: one per core. The files do not depend on it
 };
 
 /// config.json. Throws Error that names the option, its value and what is possible.

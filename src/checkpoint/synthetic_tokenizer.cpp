@@ -48,12 +48,15 @@ constexpr std::string_view kWords =
     "really quite rather indeed certainly";
 // Spaces are written as they are: these are whole pieces of the pre-tokenizer.
 constexpr std::string_view kMarks[] = {
-    "SYSTEM", "HUMAN", "ASSISTANT", "OBSERVATION", "  ", "    ", "        ", "\n\n", "\r\n", "\n\n\n", ", ", " (", " {", " [", " \"", " '", "()", "();", ");", ").", "),", "{}", "[]", "[0",
-    " =", " ==", " !=", " <=", " >=", " +", " -", " *", " /", " &&", " ||", " ->", "->", "::", "//", " //", "/*", "*/", "--", "...", ".\n",
-    ";\n", ":\n", "{\n", "}\n", " {\n", ",\n", "\":", "\",", "\": ", "</", "/>", "'s", "'t", "'re", "'ve", "'ll", "'m", "'d",
-    "\u2019", "\u2018", "\u201c", "\u201d", "\u2013", "\u2014", "\u2026", "\u00e9", "\u00e8", "\u00e0", "\u00fc", "\u00f6",
-    "\u00e4", "\u00df", "\u00f1", "\u00e7", "\u4e00", "\u7684", "\u4e2d", "\u56fd", "\u4eba", "\u5927", "\u662f", "\u4e0d", "\u6211",
-    "\u4f60", "\u597d", "\uff0c", "\u3002"};
+    "SYSTEM", "HUMAN",  "ASSISTANT", "OBSERVATION", "  ",     "    ",   "        ", "\n\n",   "\r\n",   "\n\n\n", ", ",
+    " (",     " {",     " [",        " \"",         " '",     "()",     "();",      ");",     ").",     "),",     "{}",
+    "[]",     "[0",     " =",        " ==",         " !=",    " <=",    " >=",      " +",     " -",     " *",     " /",
+    " &&",    " ||",    " ->",       "->",          "::",     "//",     " //",      "/*",     "*/",     "--",     "...",
+    ".\n",    ";\n",    ":\n",       "{\n",         "}\n",    " {\n",   ",\n",      "\":",    "\",",    "\": ",   "</",
+    "/>",     "'s",     "'t",        "'re",         "'ve",    "'ll",    "'m",       "'d",     "\u2019", "\u2018", "\u201c",
+    "\u201d", "\u2013", "\u2014",    "\u2026",      "\u00e9", "\u00e8", "\u00e0",   "\u00fc", "\u00f6", "\u00e4", "\u00df",
+    "\u00f1", "\u00e7", "\u4e00",    "\u7684",      "\u4e2d", "\u56fd", "\u4eba",   "\u5927", "\u662f", "\u4e0d", "\u6211",
+    "\u4f60", "\u597d", "\uff0c",    "\u3002"};
 
 constexpr const char* kSplitPattern =
     "'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]++[\\r\\n]*|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+";
@@ -165,7 +168,8 @@ std::string byte_text(std::string_view bytes) {
 std::string quoted(const std::string& text) { return nlohmann::json(text).dump(); }
 
 nlohmann::ordered_json added_token_entry(const LingToken& token) {
-  return {{"content", token.text}, {"single_word", false}, {"lstrip", false}, {"rstrip", false}, {"normalized", false}, {"special", token.special}};
+  return {{"content", token.text}, {"single_word", false}, {"lstrip", false},
+          {"rstrip", false},       {"normalized", false},  {"special", token.special}};
 }
 
 /// The part that is large: {"type": "BPE", ..., "vocab": {...}, "merges": [...]}, written as text because an object of 157,000
@@ -180,8 +184,10 @@ std::string bpe_model(std::int64_t base) {
     ++id;
   };
   // Ids of bytes as in GPT-2: printable ones first.
-  for (unsigned byte = 0; byte < 256; ++byte) if (is_printable(byte)) add_vocab(byte_characters()[byte]);
-  for (unsigned byte = 0; byte < 256; ++byte) if (!is_printable(byte)) add_vocab(byte_characters()[byte]);
+  for (unsigned byte = 0; byte < 256; ++byte)
+    if (is_printable(byte)) add_vocab(byte_characters()[byte]);
+  for (unsigned byte = 0; byte < 256; ++byte)
+    if (!is_printable(byte)) add_vocab(byte_characters()[byte]);
   const auto merges = synthetic_merges(base - 256);
   for (const auto& [left, right] : merges) add_vocab(byte_text(left) + byte_text(right));
   out += "},\n\"merges\": [";
@@ -199,12 +205,14 @@ std::string bpe_model(std::int64_t base) {
 
 const std::vector<LingToken>& ling_added_tokens() {
   // From id 156891 in the released models; those after </think> and the reserved ones are at places of our choice.
+  // clang-format off
   static const std::vector<LingToken> tokens = {
       {"<|startoftext|>", true}, {"<|endoftext|>", true}, {"[CLS]", true}, {"[gMASK]", true}, {"<|role_end|>", true},
       {"<tool_call>"}, {"</tool_call>"},
       {"<|reserved_0|>", true}, {"<|reserved_1|>", true}, {"<|reserved_2|>", true}, {"<|reserved_3|>", true}, {"<|reserved_4|>", true},
       {"<think>"}, {"</think>"}, {"<role>"}, {"</role>"}, {"<arg_key>"}, {"</arg_key>"}, {"<arg_value>"}, {"</arg_value>"},
       {"<tool_response>"}, {"</tool_response>"}, {"<tools>"}, {"</tools>"}};
+  // clang-format on
   return tokens;
 }
 
@@ -250,9 +258,12 @@ std::string tokenizer_json(std::int64_t vocab) {
     entry.update(added_token_entry(token));
     added.push_back(std::move(entry));
   }
-  const ordered_json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}};
-  const ordered_json split = {
-      {"type", "Split"}, {"pattern", ordered_json::object({{"Regex", kSplitPattern}})}, {"behavior", "Isolated"}, {"invert", false}};
+  const ordered_json byte_level = {
+      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}};
+  const ordered_json split = {{"type", "Split"},
+                              {"pattern", ordered_json::object({{"Regex", kSplitPattern}})},
+                              {"behavior", "Isolated"},
+                              {"invert", false}};
   const ordered_json pre_tokenizer = {{"type", "Sequence"}, {"pretokenizers", ordered_json::array({split, byte_level})}};
   return fmt::format(
       "{{\"version\": \"1.0\",\n\"truncation\": null,\n\"padding\": null,\n\"added_tokens\": {},\n\"normalizer\": null,\n\"pre_tokenizer\": {},\n"
@@ -266,9 +277,9 @@ std::string tokenizer_config_json(std::int64_t vocab, std::int64_t context) {
     decoder[std::to_string(added_token_id(token.text, vocab))] = added_token_entry(token);
   }
   const nlohmann::ordered_json config = {
-      {"added_tokens_decoder", decoder}, {"add_bos_token", false}, {"add_eos_token", false}, {"bos_token", "<|startoftext|>"},
-      {"eos_token", "<|role_end|>"}, {"pad_token", "<|endoftext|>"}, {"clean_up_tokenization_spaces", false},
-      {"model_max_length", context}, {"tokenizer_class", "PreTrainedTokenizerFast"}};
+      {"added_tokens_decoder", decoder},       {"add_bos_token", false},      {"add_eos_token", false},
+      {"bos_token", "<|startoftext|>"},        {"eos_token", "<|role_end|>"}, {"pad_token", "<|endoftext|>"},
+      {"clean_up_tokenization_spaces", false}, {"model_max_length", context}, {"tokenizer_class", "PreTrainedTokenizerFast"}};
   return config.dump(2) + "\n";
 }
 

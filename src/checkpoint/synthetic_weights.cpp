@@ -29,7 +29,6 @@ constexpr double kLowUnbounded = -7.0, kHighUnbounded = 3.5;
 /// Elements drawn at a time: the float32 values stay in the second-level cache.
 constexpr std::int64_t kPieceElements = 1 << 17;
 
-
 /// exp(spread * normal), one for `group` consecutive entries.
 std::vector<double> log_normal(RandomStream& random, std::int64_t count, std::int64_t group, double spread) {
   std::vector<double> values(static_cast<std::size_t>(count));
@@ -54,7 +53,10 @@ std::vector<float> scaled_to(const std::vector<double>& values, double rms) {
 /// A matrix all rows and columns of which are alike: few outputs whose spread matters one by one, or plain noise.
 bool is_even(const TensorSpec& spec, const Config& config) {
   switch (spec.role) {
-    case Role::Embedding: case Role::Head: case Role::Router: case Role::Beta: return true;
+    case Role::Embedding:
+    case Role::Head:
+    case Role::Router:
+    case Role::Beta: return true;
     case Role::AttentionGate: return config.attention_gate == AttentionGate::HeadWise;
     default: return false;
   }
@@ -131,14 +133,21 @@ StoredAs stored_as(const TensorSpec& spec, SyntheticFormat format, const Config&
                              : format == SyntheticFormat::Fp8E8m0 ? StoredAs::Fp8E8m0
                                                                   : StoredAs::Fp8PowerOfTwo;
   switch (spec.role) {
-    case Role::DecayRate: case Role::DecayBias: case Role::RouterBias: return StoredAs::F32;
+    case Role::DecayRate:
+    case Role::DecayBias:
+    case Role::RouterBias: return StoredAs::F32;
     case Role::Projection: return quantised;
     case Role::ExpertProjection: return format == SyntheticFormat::Fp4 ? StoredAs::Mxfp4 : quantised;
     case Role::MlaProjection: return format == SyntheticFormat::Fp8E8m0 ? StoredAs::Bf16 : quantised;
     case Role::AttentionGate:
       return format == SyntheticFormat::Fp8E8m0 || spec.layer < config.layers ? StoredAs::Bf16 : quantised;
-    case Role::Embedding: case Role::Head: case Role::Norm: case Role::Beta: case Role::Router: case Role::Conv: case Role::MtpJoin:
-      return StoredAs::Bf16;
+    case Role::Embedding:
+    case Role::Head:
+    case Role::Norm:
+    case Role::Beta:
+    case Role::Router:
+    case Role::Conv:
+    case Role::MtpJoin: return StoredAs::Bf16;
   }
   fail("{}: a role without a rule for storing it", spec.name);
 }
@@ -149,11 +158,13 @@ std::vector<TensorHeader> stored_headers(const TensorSpec& spec, StoredAs stored
   const std::int64_t rows = spec.shape.at(0), cols = spec.shape.at(1);
   const std::string scale_name = spec.name + "_scale_inv";
   if (stored == StoredAs::Mxfp4) {
-    if (cols % kMxGroup != 0) fail("{}: MXFP4 needs a multiple of {} columns, its shape is {}", spec.name, kMxGroup, to_string(spec.shape));
+    if (cols % kMxGroup != 0)
+      fail("{}: MXFP4 needs a multiple of {} columns, its shape is {}", spec.name, kMxGroup, to_string(spec.shape));
     return {{spec.name, ElementType::U8, {rows, cols / 2}}, {scale_name, ElementType::F8_E8M0, {rows, cols / kMxGroup}}};
   }
   const ElementType scale = stored == StoredAs::Fp8E8m0 ? ElementType::F8_E8M0 : ElementType::F32;
-  return {{spec.name, ElementType::F8_E4M3, spec.shape}, {scale_name, scale, {ceil_div(rows, kScaleBlock), ceil_div(cols, kScaleBlock)}}};
+  return {{spec.name, ElementType::F8_E4M3, spec.shape},
+          {scale_name, scale, {ceil_div(rows, kScaleBlock), ceil_div(cols, kScaleBlock)}}};
 }
 
 SyntheticTensor::SyntheticTensor(const TensorSpec& spec, StoredAs stored, std::uint64_t seed, const Config& config)

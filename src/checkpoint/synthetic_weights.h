@@ -46,9 +46,9 @@ class SyntheticTensor {
   std::int64_t cols_ = 0;
   std::int64_t rows_per_piece_ = 1;
   double gain_ = 1;
-  std::vector<float> row_gains_;   // [rows], or empty: all 1
-  std::vector<float> col_gains_;   // [cols], or empty: all 1
-  std::vector<float> values_;      // of a vector, which is drawn at once
+  std::vector<float> row_gains_;  // [rows], or empty: all 1
+  std::vector<float> col_gains_;  // [cols], or empty: all 1
+  std::vector<float> values_;     // of a vector, which is drawn at once
 };
 
 }  // namespace calandra

@@ -49,13 +49,10 @@ void AnswerPrinter::show(const OutputEvent& event) {
       enter(event.kind);
       print(event.text);
       return;
-    case Kind::tool_end:
-      show_call(output_.tool_calls.back());
-      return;
+    case Kind::tool_end: show_call(output_.tool_calls.back()); return;
     case Kind::tool_begin:
     case Kind::tool_arguments:
-    case Kind::tool_incomplete:
-      return;
+    case Kind::tool_incomplete: return;
   }
 }
 

@@ -76,14 +76,12 @@ class Chat {
     for (bool more = true; more; prompt = "... ") {
       std::string line;
       switch (reader_.read(prompt, line)) {
-        case LineReader::Result::End:
-          return false;
+        case LineReader::Result::End: return false;
         case LineReader::Result::Interrupted:
           write_out("\n");
           text.clear();
           return true;
-        case LineReader::Result::Line:
-          break;
+        case LineReader::Result::Line: break;
       }
       const bool opens = text.empty() && !in_block && line.starts_with(kBlockMark);
       if (opens) line.erase(0, kBlockMark.size());

@@ -124,12 +124,9 @@ std::string layer_pattern(const Config& config) {
 
 std::string_view name_of(AttentionGate gate) {
   switch (gate) {
-    case AttentionGate::None:
-      return "no gate";
-    case AttentionGate::HeadWise:
-      return "a gate for each head";
-    case AttentionGate::ElementWise:
-      return "a gate for each value";
+    case AttentionGate::None: return "no gate";
+    case AttentionGate::HeadWise: return "a gate for each head";
+    case AttentionGate::ElementWise: return "a gate for each value";
   }
   return "";
 }

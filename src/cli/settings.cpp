@@ -14,12 +14,9 @@ std::uint64_t random_seed() { return std::random_device{}(); }
 
 std::string_view name_of(Activations activations) {
   switch (activations) {
-    case Activations::Fp32:
-      return "fp32";
-    case Activations::Bf16:
-      return "bf16";
-    case Activations::Fp8:
-      return "fp8";
+    case Activations::Fp32: return "fp32";
+    case Activations::Bf16: return "bf16";
+    case Activations::Fp8: return "fp8";
   }
   return "";
 }
@@ -95,12 +92,9 @@ std::string speed_line(const Generation& made) {
 
 std::string ending_line(const Generation& made) {
   switch (made.finish_reason) {
-    case FinishReason::Stop:
-      return "";
-    case FinishReason::Cancelled:
-      return "stopped";
-    case FinishReason::Length:
-      break;
+    case FinishReason::Stop: return "";
+    case FinishReason::Cancelled: return "stopped";
+    case FinishReason::Length: break;
   }
   return made.context_full ? "cut: the context is full (--context)"
                            : fmt::format("cut after {} tokens (--max-tokens)", made.ids.size());

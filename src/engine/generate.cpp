@@ -119,12 +119,9 @@ void check(const GenerationOptions& options) {
 
 std::string_view name_of(FinishReason reason) {
   switch (reason) {
-    case FinishReason::Stop:
-      return "stop";
-    case FinishReason::Length:
-      return "length";
-    case FinishReason::Cancelled:
-      return "cancelled";
+    case FinishReason::Stop: return "stop";
+    case FinishReason::Length: return "length";
+    case FinishReason::Cancelled: return "cancelled";
   }
   return "";
 }

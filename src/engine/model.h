@@ -19,8 +19,8 @@ namespace calandra {
 struct ModelOptions {
   ConfigOverrides overrides = {};
   Activations activations = Activations::Bf16;
-  int threads = 0;            // 0: one per core
-  bool with_mtp = false;      // run the MTP layer in every pass
+  int threads = 0;        // 0: one per core
+  bool with_mtp = false;  // run the MTP layer in every pass
 };
 
 class Model {

@@ -61,8 +61,8 @@ PerplexityResult measure_perplexity(Model& model, std::span<const std::int32_t> 
   std::int64_t done = 0;
   for (std::int64_t begin = 0; begin + 1 < total; begin += window) {
     const std::int64_t count = std::min(window, total - begin);
-    const auto part = measure_window(model, tokens.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(count)), pool,
-                                     [&](std::int64_t rows) {
+    const auto part = measure_window(model, tokens.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(count)),
+                                     pool, [&](std::int64_t rows) {
                                        done += rows;
                                        if (progress) progress(done, total);
                                      });

@@ -14,8 +14,8 @@ struct PerplexityOptions {
 };
 
 struct PerplexityResult {
-  std::int64_t predicted_tokens = 0;   // every token of a window but its first
-  double nats = 0;                     // sum of -ln p
+  std::int64_t predicted_tokens = 0;  // every token of a window but its first
+  double nats = 0;                    // sum of -ln p
   double mean_nats() const { return nats / static_cast<double>(predicted_tokens); }
   double perplexity() const;
 };

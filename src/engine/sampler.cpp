@@ -22,8 +22,9 @@ bool before(const Candidate& a, const Candidate& b) { return a.logit != b.logit 
 /// Standard Gumbel noise of one candidate.
 double gumbel(std::uint64_t seed, std::int64_t position, std::uint32_t sample, std::int32_t token) {
   const auto where = static_cast<std::uint64_t>(position);
-  const auto bits = philox({static_cast<std::uint32_t>(token), static_cast<std::uint32_t>(where), static_cast<std::uint32_t>(where >> 32), sample},
-                           {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
+  const auto bits = philox(
+      {static_cast<std::uint32_t>(token), static_cast<std::uint32_t>(where), static_cast<std::uint32_t>(where >> 32), sample},
+      {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
   const std::uint64_t word = (static_cast<std::uint64_t>(bits[0]) << 32) | bits[1];
   const double uniform = (static_cast<double>(word >> 11) + 0.5) * 0x1.0p-53;  // inside (0, 1)
   return -std::log(-std::log(uniform));
@@ -42,7 +43,9 @@ std::vector<Candidate> top_k_of(std::span<const float> logits, int top_k) {
 
 /// Keeps the fewest largest candidates whose probabilities reach top_p, and those of at least min_p of the largest.
 void keep_nucleus(std::vector<Candidate>& kept, const SamplingOptions& options, float largest) {
-  const auto weight = [&](const Candidate& c) { return std::exp((static_cast<double>(c.logit) - largest) / options.temperature); };
+  const auto weight = [&](const Candidate& c) {
+    return std::exp((static_cast<double>(c.logit) - largest) / options.temperature);
+  };
   if (options.top_p < 1.0) {
     double total = 0;
     for (const Candidate& c : kept) total += weight(c);
@@ -64,7 +67,8 @@ void keep_nucleus(std::vector<Candidate>& kept, const SamplingOptions& options, 
 }  // namespace
 
 void check(const SamplingOptions& options) {
-  if (!(options.temperature >= 0.0 && options.temperature <= 100.0)) fail("temperature {}: expected 0 to 100", options.temperature);
+  if (!(options.temperature >= 0.0 && options.temperature <= 100.0))
+    fail("temperature {}: expected 0 to 100", options.temperature);
   if (options.top_k < 0) fail("top_k {}: expected 0 (off) or more", options.top_k);
   if (!(options.top_p > 0.0 && options.top_p <= 1.0)) fail("top_p {}: expected more than 0, at most 1", options.top_p);
   if (!(options.min_p >= 0.0 && options.min_p <= 1.0)) fail("min_p {}: expected 0 to 1", options.min_p);

@@ -14,7 +14,8 @@ constexpr std::size_t kBoundaries = 4;
 
 std::int64_t checked_context(const Model& model, std::int64_t context) {
   const std::int64_t limit = model.config().context;
-  if (context < 0 || context > limit) fail("context of {} tokens: expected 1 to the model's {} (--context N asks for more by name)", context, limit);
+  if (context < 0 || context > limit)
+    fail("context of {} tokens: expected 1 to the model's {} (--context N asks for more by name)", context, limit);
   return context == 0 ? limit : context;
 }
 
@@ -49,8 +50,10 @@ std::span<const float> Session::logits(std::span<const std::int32_t> history, co
   ConstRows hidden;
   while (position() < length) {
     if (progress && !progress(position() - start, length - start)) return {};
-    const auto chunk = history.subspan(static_cast<std::size_t>(position()), static_cast<std::size_t>(std::min(kPrefillTokens, length - position())));
-    if (!memory_->reserve(position() + static_cast<std::int64_t>(chunk.size()))) fail("memory pool is full at {} tokens", position());
+    const auto chunk = history.subspan(static_cast<std::size_t>(position()),
+                                       static_cast<std::size_t>(std::min(kPrefillTokens, length - position())));
+    if (!memory_->reserve(position() + static_cast<std::int64_t>(chunk.size())))
+      fail("memory pool is full at {} tokens", position());
     const Slice slice{memory_.get(), chunk};
     hidden = model_.forward().run(std::span(&slice, 1));
     tokens_.insert(tokens_.end(), chunk.begin(), chunk.end());

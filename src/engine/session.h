@@ -42,10 +42,10 @@ class Session {
   Model& model_;
   std::int64_t context_;
   MemoryPool pool_;
-  std::vector<std::int32_t> tokens_;                    // what memory_ holds
+  std::vector<std::int32_t> tokens_;  // what memory_ holds
   std::unique_ptr<SequenceMemory> memory_;
-  std::vector<std::unique_ptr<Boundary>> boundaries_;   // of prefixes of tokens_, shallow first
-  std::vector<float> logits_;                           // after tokens_, or empty
+  std::vector<std::unique_ptr<Boundary>> boundaries_;  // of prefixes of tokens_, shallow first
+  std::vector<float> logits_;                          // after tokens_, or empty
   std::int64_t num_reused_tokens_ = 0;
 };
 

@@ -17,7 +17,9 @@ std::span<const std::byte> bytes_of(const std::vector<T>& values) {
 }
 
 template <class T>
-constexpr ElementType kTypeOf = std::is_same_v<T, float> ? ElementType::F32 : std::is_same_v<T, std::int32_t> ? ElementType::I32 : ElementType::I64;
+constexpr ElementType kTypeOf = std::is_same_v<T, float>          ? ElementType::F32
+                                : std::is_same_v<T, std::int32_t> ? ElementType::I32
+                                                                  : ElementType::I64;
 
 template <class T>
 void put(Trace& trace, const std::string& name, Shape shape, const std::vector<T>& values) {
@@ -79,7 +81,9 @@ class Tracer {
   }
 
  private:
-  static std::int32_t argmax(const float* row, std::int64_t count) { return static_cast<std::int32_t>(std::max_element(row, row + count) - row); }
+  static std::int32_t argmax(const float* row, std::int64_t count) {
+    return static_cast<std::int32_t>(std::max_element(row, row + count) - row);
+  }
 
   void feed(std::span<const std::int32_t> tokens, Observer* observer) {
     const Slice slice{memory_.get(), tokens};
@@ -87,7 +91,9 @@ class Tracer {
     hidden_.assign(rows.row(0), rows.row(0) + rows.rows * rows.cols);
   }
 
-  ConstRows hidden() const { return {hidden_.data(), static_cast<std::int64_t>(hidden_.size()) / config_.hidden, config_.hidden, config_.hidden}; }
+  ConstRows hidden() const {
+    return {hidden_.data(), static_cast<std::int64_t>(hidden_.size()) / config_.hidden, config_.hidden, config_.hidden};
+  }
 
   void add_logits(ConstRows rows, Collected& out) {
     std::vector<float> values(static_cast<std::size_t>(rows.rows * config_.vocab));
@@ -143,7 +149,8 @@ class Tracer {
       add_logits(hidden(), greedy);
       trace_.greedy_ids.push_back(argmax(greedy.values.data() + n * config_.vocab, model_.num_samplable()));
       if (!model_.forward().with_mtp()) continue;
-      const ConstRows u = model_.forward().mtp(*memory_, memory_->position() - 1, last_hidden(), std::span(&trace_.greedy_ids.back(), 1));
+      const ConstRows u =
+          model_.forward().mtp(*memory_, memory_->position() - 1, last_hidden(), std::span(&trace_.greedy_ids.back(), 1));
       add_logits(u, mtp_greedy);
     }
     put(trace_, "greedy_logits", {options_.greedy, config_.vocab}, greedy.values);
@@ -168,7 +175,8 @@ class Tracer {
       for (std::int64_t stream = 0; stream < 3; ++stream) {
         std::vector<float> by_channel;
         for (std::int64_t c = 0; c < width; ++c) {
-          for (std::int64_t i = 0; i < inputs; ++i) by_channel.push_back(tails[static_cast<std::size_t>((stream * inputs + i) * width + c)]);
+          for (std::int64_t i = 0; i < inputs; ++i)
+            by_channel.push_back(tails[static_cast<std::size_t>((stream * inputs + i) * width + c)]);
         }
         put(trace_, fmt::format("kda.{}.conv_{}@{}", layer, "qkv"[stream], position), {width, inputs}, by_channel);
       }
@@ -180,7 +188,8 @@ class Tracer {
     std::vector<float> values(static_cast<std::size_t>(length_ * config_.latent_row()));
     const auto width = static_cast<std::size_t>(config_.latent_row());
     for (std::int64_t t = 0; t < length_; ++t) {
-      model_.compute().kernels().load_cache(cache.row(t), cache.rows.type, std::span(values).subspan(static_cast<std::size_t>(t) * width, width));
+      model_.compute().kernels().load_cache(cache.row(t), cache.rows.type,
+                                            std::span(values).subspan(static_cast<std::size_t>(t) * width, width));
     }
     return values;
   }
@@ -199,7 +208,8 @@ class Tracer {
     }
     std::int64_t index = 0;
     for (std::int64_t layer = 0; layer < config_.layers; ++layer) {
-      if (config_.is_mla(layer)) put(trace_, fmt::format("mla.{}.cache", layer), {length_, config_.latent_row()}, rows_of(memory_->latents(index++)));
+      if (config_.is_mla(layer))
+        put(trace_, fmt::format("mla.{}.cache", layer), {length_, config_.latent_row()}, rows_of(memory_->latents(index++)));
     }
     if (!model_.forward().with_mtp()) return;
     std::vector<std::int64_t> next(options_.ids.begin() + 1, options_.ids.end());
@@ -221,7 +231,7 @@ class Tracer {
   Recorder recorder_;
   std::vector<float> hidden_;
   Collected final_norm_, logits_;
-  std::int32_t next_ = 0;   // largest logit after the prompt
+  std::int32_t next_ = 0;  // largest logit after the prompt
   Trace trace_;
 };
 
@@ -230,7 +240,8 @@ void check(const TraceOptions& options, const Config& config) {
   if (length == 0) fail("ids: none given, expected at least one token id");
   const std::int64_t total = length + options.greedy;
   if (options.greedy < 0) fail("greedy {}: expected 0 or more", options.greedy);
-  if (total > config.context) fail("{} ids and {} greedy tokens: expected at most the context of {}", length, options.greedy, config.context);
+  if (total > config.context)
+    fail("{} ids and {} greedy tokens: expected at most the context of {}", length, options.greedy, config.context);
   std::int64_t before = 0;
   for (const std::int64_t split : options.splits) {
     if (split <= before || split >= length) fail("split {}: expected rising positions between 1 and {}", split, length - 1);

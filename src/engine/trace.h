@@ -15,10 +15,10 @@
 namespace calandra {
 
 struct TraceOptions {
-  std::vector<std::int32_t> ids;            // the prompt
-  std::int64_t greedy = 0;                  // tokens to go on with, each the largest logit
-  std::vector<std::int64_t> splits;         // positions at which the prompt is cut; states are dumped there too
-  int drafts = 3;                           // MTP drafts after the first greedy token
+  std::vector<std::int32_t> ids;     // the prompt
+  std::int64_t greedy = 0;           // tokens to go on with, each the largest logit
+  std::vector<std::int64_t> splits;  // positions at which the prompt is cut; states are dumped there too
+  int drafts = 3;                    // MTP drafts after the first greedy token
 };
 
 /// A named array of F32, I32 or I64.
@@ -31,7 +31,7 @@ struct TraceTensor {
 struct Trace {
   std::map<std::string, TraceTensor> tensors;
   std::vector<std::int32_t> greedy_ids;
-  std::vector<std::int32_t> draft_ids;      // MTP's chain after greedy_ids[0]; empty without MTP
+  std::vector<std::int32_t> draft_ids;  // MTP's chain after greedy_ids[0]; empty without MTP
 };
 
 /// Throws Error for an empty prompt, ids outside the vocabulary, splits that do not rise inside the prompt.

@@ -11,17 +11,13 @@ namespace {
 /// Null if this build has no such table.
 const Kernels* table_of(Isa isa) {
   switch (isa) {
-    case Isa::Scalar:
-      return &kScalarKernels;
+    case Isa::Scalar: return &kScalarKernels;
 #if defined(__x86_64__)
-    case Isa::Avx2:
-      return &kAvx2Kernels;
-    case Isa::Avx512:
-      return &kAvx512Kernels;
+    case Isa::Avx2: return &kAvx2Kernels;
+    case Isa::Avx512: return &kAvx512Kernels;
 #else
     case Isa::Avx2:
-    case Isa::Avx512:
-      return nullptr;
+    case Isa::Avx512: return nullptr;
 #endif
   }
   return nullptr;
@@ -34,10 +30,8 @@ bool processor_has(Isa isa) {
   // F16C is older than AVX2 and comes with it in every processor that has both.
   const bool avx2 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
   switch (isa) {
-    case Isa::Scalar:
-      return true;
-    case Isa::Avx2:
-      return avx2;
+    case Isa::Scalar: return true;
+    case Isa::Avx2: return avx2;
     case Isa::Avx512:
       return avx2 && __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
              __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512dq") != 0;
@@ -60,12 +54,9 @@ std::string names_of(const std::vector<Isa>& isas) {
 
 std::string_view name_of(Isa isa) {
   switch (isa) {
-    case Isa::Scalar:
-      return "scalar";
-    case Isa::Avx2:
-      return "avx2";
-    case Isa::Avx512:
-      return "avx512";
+    case Isa::Scalar: return "scalar";
+    case Isa::Avx2: return "avx2";
+    case Isa::Avx512: return "avx512";
   }
   return "unknown";
 }

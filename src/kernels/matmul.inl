@@ -91,17 +91,10 @@ void matmul_as(const WeightMatrix& w, ConstRows x, Rows y, std::int64_t begin, s
     std::int64_t r = 0;
     for (; x.rows - r >= 4; r += 4) output_rows<format, 4>(w, x, y, r, strip, strip_end);
     switch (x.rows - r) {
-      case 3:
-        output_rows<format, 3>(w, x, y, r, strip, strip_end);
-        break;
-      case 2:
-        output_rows<format, 2>(w, x, y, r, strip, strip_end);
-        break;
-      case 1:
-        output_rows<format, 1>(w, x, y, r, strip, strip_end);
-        break;
-      default:
-        break;
+      case 3: output_rows<format, 3>(w, x, y, r, strip, strip_end); break;
+      case 2: output_rows<format, 2>(w, x, y, r, strip, strip_end); break;
+      case 1: output_rows<format, 1>(w, x, y, r, strip, strip_end); break;
+      default: break;
     }
   }
 }
@@ -148,14 +141,10 @@ void add_transposed(const WeightMatrix& w, ConstRows x, Rows y, std::int64_t beg
   std::int64_t r = 0;
   for (; x.rows - r >= 4; r += 4) add_transposed_rows<format, 4>(w, x, y, r, begin, end);
   switch (x.rows - r) {
-    case 3:
-      return add_transposed_rows<format, 3>(w, x, y, r, begin, end);
-    case 2:
-      return add_transposed_rows<format, 2>(w, x, y, r, begin, end);
-    case 1:
-      return add_transposed_rows<format, 1>(w, x, y, r, begin, end);
-    default:
-      return;
+    case 3: return add_transposed_rows<format, 3>(w, x, y, r, begin, end);
+    case 2: return add_transposed_rows<format, 2>(w, x, y, r, begin, end);
+    case 1: return add_transposed_rows<format, 1>(w, x, y, r, begin, end);
+    default: return;
   }
 }
 

@@ -32,16 +32,12 @@ struct WeightRow {
 template <WeightFormat format>
 inline std::int64_t code_bytes(std::int64_t count) {
   switch (format) {
-    case WeightFormat::F32:
-      return count * 4;
+    case WeightFormat::F32: return count * 4;
     case WeightFormat::BF16:
-    case WeightFormat::F16:
-      return count * 2;
+    case WeightFormat::F16: return count * 2;
     case WeightFormat::Fp8:
-    case WeightFormat::Fp8E8m0:
-      return count;
-    case WeightFormat::Mxfp4:
-      return (count + 1) / 2;
+    case WeightFormat::Fp8E8m0: return count;
+    case WeightFormat::Mxfp4: return (count + 1) / 2;
   }
   return 0;
 }
@@ -53,16 +49,14 @@ inline WeightRow row_of(const WeightMatrix& w, std::int64_t row) {
   switch (format) {
     case WeightFormat::F32:
     case WeightFormat::BF16:
-    case WeightFormat::F16:
-      return {codes, nullptr};
+    case WeightFormat::F16: return {codes, nullptr};
     case WeightFormat::Fp8:
     case WeightFormat::Fp8E8m0: {
       const std::int64_t blocks = (w.stored_cols + kScaleBlock - 1) / kScaleBlock;
       const std::int64_t scale_bytes = format == WeightFormat::Fp8 ? 4 : 1;
       return {codes, w.scales + stored_row / kScaleBlock * blocks * scale_bytes};
     }
-    case WeightFormat::Mxfp4:
-      return {codes, w.scales + stored_row * ((w.stored_cols + kMxGroup - 1) / kMxGroup)};
+    case WeightFormat::Mxfp4: return {codes, w.scales + stored_row * ((w.stored_cols + kMxGroup - 1) / kMxGroup)};
   }
   return {};
 }
@@ -83,17 +77,12 @@ inline float scale_at(WeightRow row, std::int64_t k) {
 template <WeightFormat format>
 inline Lanes decode_codes(const void* codes) {
   switch (format) {
-    case WeightFormat::F32:
-      return load(codes);
-    case WeightFormat::BF16:
-      return load_bf16(codes);
-    case WeightFormat::F16:
-      return load_f16(codes);
+    case WeightFormat::F32: return load(codes);
+    case WeightFormat::BF16: return load_bf16(codes);
+    case WeightFormat::F16: return load_f16(codes);
     case WeightFormat::Fp8:
-    case WeightFormat::Fp8E8m0:
-      return load_e4m3(codes);
-    case WeightFormat::Mxfp4:
-      return load_e2m1(codes);
+    case WeightFormat::Fp8E8m0: return load_e4m3(codes);
+    case WeightFormat::Mxfp4: return load_e2m1(codes);
   }
   return zero_lanes();
 }
@@ -127,18 +116,12 @@ inline Lanes load_weights(WeightRow row, std::int64_t k, std::int64_t count) {
 template <class Body>
 inline void with_format(WeightFormat format, Body body) {
   switch (format) {
-    case WeightFormat::F32:
-      return body.template operator()<WeightFormat::F32>();
-    case WeightFormat::BF16:
-      return body.template operator()<WeightFormat::BF16>();
-    case WeightFormat::F16:
-      return body.template operator()<WeightFormat::F16>();
-    case WeightFormat::Fp8:
-      return body.template operator()<WeightFormat::Fp8>();
-    case WeightFormat::Fp8E8m0:
-      return body.template operator()<WeightFormat::Fp8E8m0>();
-    case WeightFormat::Mxfp4:
-      return body.template operator()<WeightFormat::Mxfp4>();
+    case WeightFormat::F32: return body.template operator()<WeightFormat::F32>();
+    case WeightFormat::BF16: return body.template operator()<WeightFormat::BF16>();
+    case WeightFormat::F16: return body.template operator()<WeightFormat::F16>();
+    case WeightFormat::Fp8: return body.template operator()<WeightFormat::Fp8>();
+    case WeightFormat::Fp8E8m0: return body.template operator()<WeightFormat::Fp8E8m0>();
+    case WeightFormat::Mxfp4: return body.template operator()<WeightFormat::Mxfp4>();
   }
 }
 

@@ -41,8 +41,8 @@ MemoryLayout memory_layout(const Config& config, CacheType cache_type, bool with
   m.page_bytes = m.page_tokens * row_bytes * m.mla_layers;
   m.mtp_page_bytes = m.page_tokens * row_bytes * m.mtp_layers;
   if (std::max(m.page_bytes, m.mtp_page_bytes) > m.block_bytes) {
-    fail("one token's latents of {} MLA layers take {} bytes, expected at most the {} bytes of a KDA state",
-         m.mla_layers, m.page_bytes, m.block_bytes);
+    fail("one token's latents of {} MLA layers take {} bytes, expected at most the {} bytes of a KDA state", m.mla_layers,
+         m.page_bytes, m.block_bytes);
   }
   m.pages_per_block = m.page_bytes > 0 ? m.block_bytes / m.page_bytes : 0;
   m.mtp_pages_per_block = m.mtp_page_bytes > 0 ? m.block_bytes / m.mtp_page_bytes : 0;
@@ -59,8 +59,6 @@ std::int64_t MemoryLayout::sequence_blocks(std::int64_t tokens) const {
 
 std::int64_t MemoryLayout::cache_bytes_per_token() const { return mla_layers * latent_row_values * value_bytes(cache_type); }
 
-std::int64_t MemoryLayout::mtp_cache_bytes_per_token() const {
-  return mtp_layers * latent_row_values * value_bytes(cache_type);
-}
+std::int64_t MemoryLayout::mtp_cache_bytes_per_token() const { return mtp_layers * latent_row_values * value_bytes(cache_type); }
 
 }  // namespace calandra

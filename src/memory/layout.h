@@ -13,30 +13,30 @@ namespace calandra {
 struct MemoryLayout {
   CacheType cache_type = CacheType::BF16;  // of latents and convolution tails
   std::int64_t kda_layers = 0;
-  std::int64_t mla_layers = 0;             // main layers
-  std::int64_t mtp_layers = 0;             // 1 if the MTP layer runs
+  std::int64_t mla_layers = 0;  // main layers
+  std::int64_t mtp_layers = 0;  // 1 if the MTP layer runs
   std::int64_t hidden = 0;
 
   std::int64_t heads = 0;
   std::int64_t head_dim = 0;
-  std::int64_t state_floats = 0;           // of one KDA layer: H D D
-  std::int64_t tail_values = 0;            // of one KDA layer: 3 streams x 3 inputs x P
-  std::int64_t latent_dim = 0;             // C
-  std::int64_t rope_dim = 0;               // R
-  std::int64_t latent_row_values = 0;      // of one MLA layer and token: C + R
+  std::int64_t state_floats = 0;       // of one KDA layer: H D D
+  std::int64_t tail_values = 0;        // of one KDA layer: 3 streams x 3 inputs x P
+  std::int64_t latent_dim = 0;         // C
+  std::int64_t rope_dim = 0;           // R
+  std::int64_t latent_row_values = 0;  // of one MLA layer and token: C + R
 
   /// The pool's unit: one KDA layer's state of a sequence.
   std::int64_t block_bytes = 0;
 
-  std::int64_t tail_bytes = 0;             // of one KDA layer
-  std::int64_t tails_per_block = 0;        // layers
-  std::int64_t tail_blocks = 0;            // of a sequence
+  std::int64_t tail_bytes = 0;       // of one KDA layer
+  std::int64_t tails_per_block = 0;  // layers
+  std::int64_t tail_blocks = 0;      // of a sequence
 
   /// Tokens of a page: 64, or less if a page of 64 would not fit a block. A power of two, so pages tile attention blocks.
   std::int64_t page_tokens = 0;
-  std::int64_t page_bytes = 0;             // page_tokens rows of every main MLA layer
+  std::int64_t page_bytes = 0;  // page_tokens rows of every main MLA layer
   std::int64_t pages_per_block = 0;
-  std::int64_t mtp_page_bytes = 0;         // page_tokens rows of the MTP layer
+  std::int64_t mtp_page_bytes = 0;  // page_tokens rows of the MTP layer
   std::int64_t mtp_pages_per_block = 0;
 
   /// Blocks that hold what does not grow: states and tails.
@@ -47,7 +47,7 @@ struct MemoryLayout {
   // What a person asks for: bytes without the rounding to pages and blocks.
   std::int64_t state_bytes() const { return kda_layers * state_floats * 4; }
   std::int64_t tails_bytes() const { return kda_layers * tail_bytes; }
-  std::int64_t cache_bytes_per_token() const;      // main layers
+  std::int64_t cache_bytes_per_token() const;  // main layers
   std::int64_t mtp_cache_bytes_per_token() const;
 };
 

@@ -63,9 +63,9 @@ class PagePool {
   std::int64_t page_bytes_;
   std::int64_t pages_per_block_;
   std::int64_t num_used_ = 0;
-  std::vector<std::uint32_t> holders_;       // by page
-  std::vector<std::uint32_t> used_in_block_; // by block
-  std::vector<std::int64_t> free_;           // pages of blocks this pool holds
+  std::vector<std::uint32_t> holders_;        // by page
+  std::vector<std::uint32_t> used_in_block_;  // by block
+  std::vector<std::int64_t> free_;            // pages of blocks this pool holds
 };
 
 /// Everything a model's sequences take their memory from.

@@ -24,16 +24,16 @@ class Boundary {
   friend class SequenceMemory;
   explicit Boundary(MemoryPool& pool);
   std::int64_t position_ = 0;
-  BlockList fixed_;             // states, then tails
+  BlockList fixed_;  // states, then tails
   PageList latents_;
   PageList mtp_latents_;
-  std::vector<float> hidden_;   // [h] final-norm row of token n - 1; empty at position 0
+  std::vector<float> hidden_;  // [h] final-norm row of token n - 1; empty at position 0
 };
 
 /// One sequence's rows of one MLA layer.
 struct LatentCache {
-  LatentRows rows;                              // for reading
-  std::span<std::byte* const> pages;            // for writing: the same pages
+  LatentRows rows;                    // for reading
+  std::span<std::byte* const> pages;  // for writing: the same pages
   std::int64_t row_bytes = 0;
   std::byte* row(std::int64_t position) const {
     return pages[static_cast<std::size_t>(position / rows.page_tokens)] + position % rows.page_tokens * row_bytes;

@@ -49,7 +49,8 @@ void Compute::linear(std::span<const Product> products) const {
   }
   threads_.for_each(tasks, 1, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t task = first; task < last; ++task) {
-      const auto p = static_cast<std::size_t>(std::upper_bound(first_task.begin(), first_task.end(), task) - first_task.begin() - 1);
+      const auto p =
+          static_cast<std::size_t>(std::upper_bound(first_task.begin(), first_task.end(), task) - first_task.begin() - 1);
       const WeightMatrix& w = *products[p].weight;
       const std::int64_t begin = (task - first_task[p]) * kWeightRowsPerTask;
       kernels_.matmul(w, inputs[p], products[p].y, begin, std::min(w.rows, begin + kWeightRowsPerTask));

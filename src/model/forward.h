@@ -63,10 +63,10 @@ class ForwardPass {
   struct Segment;
   /// Where each row's experts put their results: assignment a = row top_k + j.
   struct Assignments {
-    std::vector<std::int32_t> experts;      // [T top_k] falling selection score within a row
-    std::vector<float> weights;             // [T top_k]
-    std::vector<std::int64_t> slots;        // [T top_k] row among the gathered rows, which are in order of expert
-    std::vector<std::int64_t> first_slot;   // [E + 1] slots of expert e: first_slot[e] up to first_slot[e + 1]
+    std::vector<std::int32_t> experts;     // [T top_k] falling selection score within a row
+    std::vector<float> weights;            // [T top_k]
+    std::vector<std::int64_t> slots;       // [T top_k] row among the gathered rows, which are in order of expert
+    std::vector<std::int64_t> first_slot;  // [E + 1] slots of expert e: first_slot[e] up to first_slot[e + 1]
   };
 
   void check(std::span<const Slice> slices) const;
@@ -94,7 +94,8 @@ class ForwardPass {
   void moe(const MoeWeights& w, std::int64_t layer, ConstRows normed, Rows out, Observer* observer);
   void combine(const Assignments& chosen, ConstRows routed, std::optional<ConstRows> shared, Rows out) const;
 
-  ConstRows mtp_rows(ConstRows hidden, std::span<const std::int32_t> next_tokens, std::span<const Segment> segments, Observer* observer);
+  ConstRows mtp_rows(ConstRows hidden, std::span<const std::int32_t> next_tokens, std::span<const Segment> segments,
+                     Observer* observer);
   void fill_mtp(std::span<const Segment> segments, std::span<const Slice> slices, ConstRows hidden, Observer* observer);
 
   const Config& config_;
@@ -105,7 +106,7 @@ class ForwardPass {
   float attention_scale_;
   std::vector<std::int64_t> kind_index_;  // by main layer: its number among layers of its kind
   std::unique_ptr<Workspace> work_;
-  Rows cos_, sin_;                        // [T, R / 2] of the rows in work
+  Rows cos_, sin_;  // [T, R / 2] of the rows in work
 };
 
 }  // namespace calandra

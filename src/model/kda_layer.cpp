@@ -22,7 +22,8 @@ void ForwardPass::kda(const KdaWeights& w, std::int64_t kda_index, Rows normed, 
   if (w.decay_in) {
     low_rank(w.decay_in, w.decay, normed, decay);
     low_rank(w.gate_in, w.gate, normed, gate);
-    compute_.linear(std::array{Product{&w.q, normed, q}, Product{&w.k, normed, k}, Product{&w.v, normed, v}, Product{&w.beta, normed, beta}});
+    compute_.linear(
+        std::array{Product{&w.q, normed, q}, Product{&w.k, normed, k}, Product{&w.v, normed, v}, Product{&w.beta, normed, beta}});
   } else {
     compute_.linear(std::array{Product{&w.q, normed, q}, Product{&w.k, normed, k}, Product{&w.v, normed, v},
                                Product{&w.decay, normed, decay}, Product{&w.gate, normed, gate}, Product{&w.beta, normed, beta}});
@@ -31,7 +32,8 @@ void ForwardPass::kda(const KdaWeights& w, std::int64_t kda_index, Rows normed, 
   for (const Rows& stream : {q, k, v}) compute_.round(stream);
   for (std::int64_t r = 0; r < rows; ++r) kernels.sigmoid(span_of(ConstRows(beta), r), span_of(beta, r));
 
-  const Rows conv_q = work_->conv_q.take(rows, width), conv_k = work_->conv_k.take(rows, width), conv_v = work_->conv_v.take(rows, width);
+  const Rows conv_q = work_->conv_q.take(rows, width), conv_k = work_->conv_k.take(rows, width),
+             conv_v = work_->conv_v.take(rows, width);
   const Rows kda_out = work_->kda_out.take(rows, width);
   const auto num_segments = static_cast<std::int64_t>(segments.size());
   const Rows history = work_->history.take(num_segments * kStreams * kHistory, width);
@@ -55,7 +57,8 @@ void ForwardPass::kda(const KdaWeights& w, std::int64_t kda_index, Rows normed, 
           return segment.memory->tails(kda_index) + ((stream * kHistory + i) * width + begin) * value_bytes(type);
         };
         for (std::int64_t i = 0; i < kHistory; ++i) kernels.load_cache(tail(i), type, {before.row(i) + begin, channels});
-        kernels.short_conv(x, {taps[s]->data(), config_.conv_taps, width, width}, before, outputs[s].slice(segment.first_row, segment.rows), begin, end);
+        kernels.short_conv(x, {taps[s]->data(), config_.conv_taps, width, width}, before,
+                           outputs[s].slice(segment.first_row, segment.rows), begin, end);
         for (std::int64_t i = 0; i < kHistory; ++i) {
           const std::int64_t t = segment.rows - kHistory + i;  // negative: still an input from before
           const float* input = t >= 0 ? x.row(t) : before.row(t + kHistory);
@@ -68,7 +71,8 @@ void ForwardPass::kda(const KdaWeights& w, std::int64_t kda_index, Rows normed, 
         kernels.l2_normalise(q_head, query_scale, q_head);
         kernels.l2_normalise(k_head, 1.0f, k_head);
         kernels.kda_decay(decay_head, std::span(w.dt_bias).subspan(static_cast<std::size_t>(begin), channels),
-                          w.decay_rate[static_cast<std::size_t>(head)], config_.bounded_gate, config_.gate_lower_bound, decay_head);
+                          w.decay_rate[static_cast<std::size_t>(head)], config_.bounded_gate, config_.gate_lower_bound,
+                          decay_head);
       }
       KdaSteps steps;
       steps.tokens = segment.rows;

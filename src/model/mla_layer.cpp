@@ -54,7 +54,8 @@ void ForwardPass::mla(const MlaWeights& w, std::int64_t layer, Rows normed, Rows
   compute_.linear(w.out, attention, out);
 }
 
-void ForwardPass::cache_latents(const MlaWeights& w, Rows latent, std::span<const Segment> segments, std::span<const LatentCache> caches) {
+void ForwardPass::cache_latents(const MlaWeights& w, Rows latent, std::span<const Segment> segments,
+                                std::span<const LatentCache> caches) {
   const Kernels& kernels = compute_.kernels();
   const auto rank = static_cast<std::size_t>(config_.kv_rank);
   for (std::size_t s = 0; s < segments.size(); ++s) {
@@ -72,8 +73,9 @@ void ForwardPass::rotate_queries(Rows query) const {
   const std::int64_t nope = config_.nope_dim, width = nope + config_.rope_dim;
   for (std::int64_t r = 0; r < query.rows; ++r) {
     for (std::int64_t head = 0; head < config_.heads; ++head) {
-      compute_.kernels().rope(span_of(query, r).subspan(static_cast<std::size_t>(head * width + nope), static_cast<std::size_t>(config_.rope_dim)),
-                              span_of(ConstRows(cos_), r), span_of(ConstRows(sin_), r));
+      compute_.kernels().rope(
+          span_of(query, r).subspan(static_cast<std::size_t>(head * width + nope), static_cast<std::size_t>(config_.rope_dim)),
+          span_of(ConstRows(cos_), r), span_of(ConstRows(sin_), r));
     }
   }
 }
@@ -85,7 +87,8 @@ Rows ForwardPass::absorb(const MlaWeights& w, ConstRows query) {
     for (std::int64_t head = begin; head < end; ++head) {
       const ConstRows q = query.columns(head * (nope + rope), nope + rope);
       const Rows target = absorbed.columns(head * (rank + rope), rank + rope);
-      compute_.kernels().matmul_transposed(w.kv.slice(head * (nope + config_.value_dim), nope), q.columns(0, nope), target.columns(0, rank), 0, rank);
+      compute_.kernels().matmul_transposed(w.kv.slice(head * (nope + config_.value_dim), nope), q.columns(0, nope),
+                                           target.columns(0, rank), 0, rank);
       for (std::int64_t r = 0; r < query.rows; ++r) std::copy_n(q.row(r) + nope, rope, target.row(r) + rank);
     }
   });
@@ -105,7 +108,8 @@ Rows ForwardPass::attend(ConstRows absorbed, std::span<const Segment> segments, 
         const std::int64_t heads = std::min(kHeadsPerTask, config_.heads - head);
         const std::int64_t r = segment.first_row + t;
         compute_.kernels().mla_attend({absorbed.row(r) + head * width, heads, width, width}, caches[s].rows,
-                                      segment.first_position + t + 1, attention_scale_, {context.row(r) + head * rank, heads, rank, rank});
+                                      segment.first_position + t + 1, attention_scale_,
+                                      {context.row(r) + head * rank, heads, rank, rank});
       }
     });
   }

@@ -9,7 +9,8 @@
 namespace calandra {
 void ForwardPass::activate(Rows gate, ConstRows up, float limit) const {
   compute_.threads().for_each(gate.rows, kElementwiseRows, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t r = begin; r < end; ++r) compute_.kernels().swiglu(span_of(ConstRows(gate), r), span_of(up, r), limit, span_of(gate, r));
+    for (std::int64_t r = begin; r < end; ++r)
+      compute_.kernels().swiglu(span_of(ConstRows(gate), r), span_of(up, r), limit, span_of(gate, r));
   });
   compute_.round(gate);
 }

@@ -9,7 +9,8 @@
 
 namespace calandra {
 
-ConstRows ForwardPass::mtp_rows(ConstRows hidden, std::span<const std::int32_t> next_tokens, std::span<const Segment> segments, Observer* observer) {
+ConstRows ForwardPass::mtp_rows(ConstRows hidden, std::span<const std::int32_t> next_tokens, std::span<const Segment> segments,
+                                Observer* observer) {
   const MtpWeights& w = *weights_.mtp;
   const std::int64_t rows = hidden.rows, h = config_.hidden;
   const Rows joined = work_->mtp_joined.take(rows, 2 * h);
@@ -27,7 +28,8 @@ ConstRows ForwardPass::mtp_rows(ConstRows hidden, std::span<const std::int32_t> 
   return u;
 }
 
-void ForwardPass::fill_mtp(std::span<const Segment> segments, std::span<const Slice> slices, ConstRows hidden, Observer* observer) {
+void ForwardPass::fill_mtp(std::span<const Segment> segments, std::span<const Slice> slices, ConstRows hidden,
+                           Observer* observer) {
   // The rows this pass completes: from the last token before the slice up to the last but one of the slice.
   std::vector<Segment> parts;
   std::int64_t rows = 0;
@@ -37,10 +39,12 @@ void ForwardPass::fill_mtp(std::span<const Segment> segments, std::span<const Sl
   for (std::size_t s = 0; s < segments.size(); ++s) {
     const Segment& segment = segments[s];
     const bool resumes = segment.first_position > 0;
-    const Segment part{segment.memory, std::max<std::int64_t>(0, segment.first_position - 1), rows, segment.rows - (resumes ? 0 : 1)};
+    const Segment part{segment.memory, std::max<std::int64_t>(0, segment.first_position - 1), rows,
+                       segment.rows - (resumes ? 0 : 1)};
     if (part.rows == 0) continue;
     if (resumes) std::ranges::copy(segment.memory->last_hidden(), inputs.row(rows++));
-    for (std::int64_t t = 0; t + 1 < segment.rows; ++t) std::copy_n(hidden.row(segment.first_row + t), config_.hidden, inputs.row(rows++));
+    for (std::int64_t t = 0; t + 1 < segment.rows; ++t)
+      std::copy_n(hidden.row(segment.first_row + t), config_.hidden, inputs.row(rows++));
     const auto given = slices[s].tokens.subspan(resumes ? 0 : 1);
     tokens.insert(tokens.end(), given.begin(), given.end());
     parts.push_back(part);
@@ -50,7 +54,8 @@ void ForwardPass::fill_mtp(std::span<const Segment> segments, std::span<const Sl
   if (observer != nullptr) observer->mtp_output(u);
 }
 
-ConstRows ForwardPass::mtp(SequenceMemory& memory, std::int64_t first, ConstRows hidden, std::span<const std::int32_t> next_tokens, Observer* observer) {
+ConstRows ForwardPass::mtp(SequenceMemory& memory, std::int64_t first, ConstRows hidden,
+                           std::span<const std::int32_t> next_tokens, Observer* observer) {
   const std::array part{Segment{&memory, first, 0, hidden.rows}};
   return mtp_rows(hidden, next_tokens, part, observer);
 }

@@ -36,44 +36,44 @@ struct ForwardPass::Segment {
 
 struct ForwardPass::Workspace {
   // Whole pass. T rows; h, P, H, ... as in checkpoint/config.h.
-  Buffer x;             // [T, h] residual stream
-  Buffer normed;        // [T, h] input of a mixer or MLP
-  Buffer mixed;         // [T, h] its output
-  Buffer hidden;        // [T, h] final-norm rows
-  Buffer head_input;    // [n, h]
-  Buffer cos, sin;      // [T, R / 2] rotation of every row's position
+  Buffer x;           // [T, h] residual stream
+  Buffer normed;      // [T, h] input of a mixer or MLP
+  Buffer mixed;       // [T, h] its output
+  Buffer hidden;      // [T, h] final-norm rows
+  Buffer head_input;  // [n, h]
+  Buffer cos, sin;    // [T, R / 2] rotation of every row's position
 
   // KDA
-  Buffer q, k, v;       // [T, P] projections
-  Buffer decay, gate;   // [T, P]
-  Buffer low_rank;      // [T, D] between the two halves of a low-rank gate
-  Buffer beta;          // [T, H]
+  Buffer q, k, v;                 // [T, P] projections
+  Buffer decay, gate;             // [T, P]
+  Buffer low_rank;                // [T, D] between the two halves of a low-rank gate
+  Buffer beta;                    // [T, H]
   Buffer conv_q, conv_k, conv_v;  // [T, P] after convolution
-  Buffer history;       // [sequences * 9, P] inputs before the slice, by stream
-  Buffer kda_out;       // [T, P]
+  Buffer history;                 // [sequences * 9, P] inputs before the slice, by stream
+  Buffer kda_out;                 // [T, P]
 
   // MLA
-  Buffer query_in;      // [T, q_rank]
-  Buffer query;         // [T, H (N + R)]
-  Buffer latent;        // [T, C + R]
-  Buffer absorbed;      // [T, H (C + R)]
-  Buffer context;       // [T, H C]
-  Buffer attention;     // [T, H value_dim]
+  Buffer query_in;        // [T, q_rank]
+  Buffer query;           // [T, H (N + R)]
+  Buffer latent;          // [T, C + R]
+  Buffer absorbed;        // [T, H (C + R)]
+  Buffer context;         // [T, H C]
+  Buffer attention;       // [T, H value_dim]
   Buffer attention_gate;  // [T, H] or [T, H value_dim]
 
   // MLPs; A = T top_k assignments
-  Buffer router_logits;   // [T, E]
-  Buffer gathered;        // [A, h]
+  Buffer router_logits;           // [T, E]
+  Buffer gathered;                // [A, h]
   Buffer expert_gate, expert_up;  // [A, expert width], or [T, width] of a dense MLP
   Buffer shared_gate, shared_up;  // [T, shared width]
-  Buffer expert_out;      // [A, h]
-  Buffer shared_out;      // [T, h]
+  Buffer expert_out;              // [A, h]
+  Buffer shared_out;              // [T, h]
 
   // MTP
-  Buffer mtp_hidden;      // [T, h]
-  Buffer mtp_joined;      // [T, 2h]
-  Buffer mtp_x;           // [T, h]
-  Buffer mtp_out;         // [T, h]
+  Buffer mtp_hidden;  // [T, h]
+  Buffer mtp_joined;  // [T, 2h]
+  Buffer mtp_x;       // [T, h]
+  Buffer mtp_out;     // [T, h]
   std::vector<std::int32_t> mtp_tokens;
 };
 

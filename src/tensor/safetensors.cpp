@@ -278,7 +278,8 @@ SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, std::vector<Ten
   }
 
   const std::uint64_t length = header.size();
-  state_ = std::make_unique<State>(State{NewFile(std::move(path)), static_cast<std::int64_t>(kLengthBytes + header.size()), offset});
+  state_ =
+      std::make_unique<State>(State{NewFile(std::move(path)), static_cast<std::int64_t>(kLengthBytes + header.size()), offset});
   state_->file.write(std::as_bytes(std::span(&length, 1)));
   state_->file.write(std::as_bytes(std::span(header)));
 }

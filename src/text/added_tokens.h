@@ -38,7 +38,7 @@ class AddedTokenFinder {
  private:
   const AddedToken* longest_at(std::string_view text, std::size_t position) const;
 
-  std::vector<AddedToken> tokens_;        // by content
+  std::vector<AddedToken> tokens_;         // by content
   std::vector<std::uint32_t> first_byte_;  // tokens before the first that begins with byte i or a higher one; 257 of them
 };
 

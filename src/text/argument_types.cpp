@@ -136,23 +136,12 @@ void append_json_escaped(std::string& out, std::string_view text) {
     out.append(text.substr(plain, i - plain));
     plain = i + 1;
     switch (byte) {
-      case '"':
-        out += "\\\"";
-        break;
-      case '\\':
-        out += "\\\\";
-        break;
-      case '\n':
-        out += "\\n";
-        break;
-      case '\r':
-        out += "\\r";
-        break;
-      case '\t':
-        out += "\\t";
-        break;
-      default:
-        out += fmt::format("\\u{:04x}", byte);
+      case '"': out += "\\\""; break;
+      case '\\': out += "\\\\"; break;
+      case '\n': out += "\\n"; break;
+      case '\r': out += "\\r"; break;
+      case '\t': out += "\\t"; break;
+      default: out += fmt::format("\\u{:04x}", byte);
     }
   }
   out.append(text.substr(plain));

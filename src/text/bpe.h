@@ -75,7 +75,7 @@ class Bpe {
   std::array<std::int32_t, 256> byte_ids_;
   MergeTable ranks_;
   std::vector<std::uint32_t> byte_pair_ranks_;  // by left byte * 256 + right byte: small enough to stay in cache
-  std::vector<std::int32_t> results_;  // by rank
+  std::vector<std::int32_t> results_;           // by rank
 };
 
 }  // namespace calandra

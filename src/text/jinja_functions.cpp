@@ -153,7 +153,8 @@ constexpr std::pair<std::string_view, GlobalFunction> kFunctions[] = {
 }  // namespace
 
 Test find_test(std::string_view name) {
-  const auto found = std::find_if(std::begin(kTests), std::end(kTests), [&](const FunctionEntry& entry) { return entry.first == name; });
+  const auto found =
+      std::find_if(std::begin(kTests), std::end(kTests), [&](const FunctionEntry& entry) { return entry.first == name; });
   return found == std::end(kTests) ? nullptr : found->second;
 }
 

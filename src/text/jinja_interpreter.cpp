@@ -101,22 +101,14 @@ ScopePtr inner_scope(const ScopePtr& parent) { return std::make_shared<Scope>(Sc
 
 bool holds(Relation relation, const Value& a, const Value& b) {
   switch (relation) {
-    case Relation::equal:
-      return equal(a, b);
-    case Relation::not_equal:
-      return !equal(a, b);
-    case Relation::less:
-      return compare(a, b, "<") < 0;
-    case Relation::less_equal:
-      return compare(a, b, "<=") <= 0;
-    case Relation::greater:
-      return compare(a, b, ">") > 0;
-    case Relation::greater_equal:
-      return compare(a, b, ">=") >= 0;
-    case Relation::in:
-      return contains(b, a);
-    case Relation::not_in:
-      return !contains(b, a);
+    case Relation::equal: return equal(a, b);
+    case Relation::not_equal: return !equal(a, b);
+    case Relation::less: return compare(a, b, "<") < 0;
+    case Relation::less_equal: return compare(a, b, "<=") <= 0;
+    case Relation::greater: return compare(a, b, ">") > 0;
+    case Relation::greater_equal: return compare(a, b, ">=") >= 0;
+    case Relation::in: return contains(b, a);
+    case Relation::not_in: return !contains(b, a);
   }
   return false;
 }

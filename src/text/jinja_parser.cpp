@@ -428,10 +428,8 @@ class Parser {
   ExpressionPtr parse_primary() {
     const Token token = take();
     switch (token.kind) {
-      case TokenKind::name:
-        return parse_name(token);
-      case TokenKind::number:
-        return make(token.line, Literal{token.number});
+      case TokenKind::name: return parse_name(token);
+      case TokenKind::number: return make(token.line, Literal{token.number});
       case TokenKind::string: {
         std::string text = token.text;
         while (current().kind == TokenKind::string) text += take().text;
@@ -442,8 +440,7 @@ class Parser {
         if (token.text == "[") return parse_list(token.line);
         if (token.text == "{") return parse_dict(token.line);
         break;
-      default:
-        break;
+      default: break;
     }
     fail("{}:{}: unexpected '{}'", where_, token.line, token.text);
   }

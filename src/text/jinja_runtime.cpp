@@ -21,20 +21,13 @@ namespace {
 
 std::string_view symbol_of(BinaryOperator operation) {
   switch (operation) {
-    case BinaryOperator::add:
-      return "+";
-    case BinaryOperator::subtract:
-      return "-";
-    case BinaryOperator::multiply:
-      return "*";
-    case BinaryOperator::divide:
-      return "/";
-    case BinaryOperator::floor_divide:
-      return "//";
-    case BinaryOperator::modulo:
-      return "%";
-    case BinaryOperator::power:
-      return "**";
+    case BinaryOperator::add: return "+";
+    case BinaryOperator::subtract: return "-";
+    case BinaryOperator::multiply: return "*";
+    case BinaryOperator::divide: return "/";
+    case BinaryOperator::floor_divide: return "//";
+    case BinaryOperator::modulo: return "%";
+    case BinaryOperator::power: return "**";
   }
   return "";
 }
@@ -63,15 +56,9 @@ Value operate_integers(BinaryOperator operation, std::int64_t a, std::int64_t b)
   std::int64_t result = 0;
   bool overflow = false;
   switch (operation) {
-    case BinaryOperator::add:
-      overflow = __builtin_add_overflow(a, b, &result);
-      break;
-    case BinaryOperator::subtract:
-      overflow = __builtin_sub_overflow(a, b, &result);
-      break;
-    case BinaryOperator::multiply:
-      overflow = __builtin_mul_overflow(a, b, &result);
-      break;
+    case BinaryOperator::add: overflow = __builtin_add_overflow(a, b, &result); break;
+    case BinaryOperator::subtract: overflow = __builtin_sub_overflow(a, b, &result); break;
+    case BinaryOperator::multiply: overflow = __builtin_mul_overflow(a, b, &result); break;
     case BinaryOperator::divide:
       if (b == 0) fail("division by zero");
       return static_cast<double>(a) / static_cast<double>(b);
@@ -95,20 +82,13 @@ Value operate_floats(BinaryOperator operation, double a, double b) {
       operation == BinaryOperator::divide || operation == BinaryOperator::floor_divide || operation == BinaryOperator::modulo;
   if (divides && b == 0) fail("float division by zero");
   switch (operation) {
-    case BinaryOperator::add:
-      return a + b;
-    case BinaryOperator::subtract:
-      return a - b;
-    case BinaryOperator::multiply:
-      return a * b;
-    case BinaryOperator::divide:
-      return a / b;
-    case BinaryOperator::floor_divide:
-      return std::floor((a - float_modulo(a, b)) / b + 0.5);
-    case BinaryOperator::modulo:
-      return float_modulo(a, b);
-    case BinaryOperator::power:
-      return std::pow(a, b);
+    case BinaryOperator::add: return a + b;
+    case BinaryOperator::subtract: return a - b;
+    case BinaryOperator::multiply: return a * b;
+    case BinaryOperator::divide: return a / b;
+    case BinaryOperator::floor_divide: return std::floor((a - float_modulo(a, b)) / b + 0.5);
+    case BinaryOperator::modulo: return float_modulo(a, b);
+    case BinaryOperator::power: return std::pow(a, b);
   }
   return 0.0;
 }
@@ -149,7 +129,9 @@ Value add(Runtime& runtime, const Value& a, const Value& b) {
 bool is_conversion(std::string_view text) {
   constexpr std::string_view kDigits = "0123456789";
   constexpr std::size_t kLongest = 6;
-  const auto skip = [&text](std::string_view characters) { text.remove_prefix(std::min(text.find_first_not_of(characters), text.size())); };
+  const auto skip = [&text](std::string_view characters) {
+    text.remove_prefix(std::min(text.find_first_not_of(characters), text.size()));
+  };
   if (text.size() > kLongest) return false;
   skip("+- #0");
   skip(kDigits);
@@ -190,8 +172,7 @@ std::string convert(char letter, const std::string& flags, const Value& value) {
     case 'g':
       if (!value.number()) fail("%{} format: a number is required, not {}", letter, type_name(value));
       return fmt::sprintf(fmt::format("%{}{}", flags, letter), *value.number());
-    default:
-      fail("unsupported format character '{}'", letter);
+    default: fail("unsupported format character '{}'", letter);
   }
 }
 

@@ -197,21 +197,16 @@ Value Value::dict(const Entries& entries) {
 Value Value::from_json(const nlohmann::ordered_json& json) {
   using Type = nlohmann::ordered_json::value_t;
   switch (json.type()) {
-    case Type::null:
-      return None{};
-    case Type::boolean:
-      return json.get<bool>();
-    case Type::string:
-      return json.get_ref<const std::string&>();
-    case Type::number_integer:
-      return json.get<std::int64_t>();
+    case Type::null: return None{};
+    case Type::boolean: return json.get<bool>();
+    case Type::string: return json.get_ref<const std::string&>();
+    case Type::number_integer: return json.get<std::int64_t>();
     case Type::number_unsigned: {
       const auto number = json.get<std::uint64_t>();
       if (number > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) return static_cast<double>(number);
       return static_cast<std::int64_t>(number);
     }
-    case Type::number_float:
-      return json.get<double>();
+    case Type::number_float: return json.get<double>();
     case Type::array: {
       List items;
       items.reserve(json.size());
@@ -230,8 +225,7 @@ Value Value::from_json(const nlohmann::ordered_json& json) {
       result.data_ = std::make_shared<const Mapping>(std::move(mapping));
       return result;
     }
-    default:
-      fail("binary JSON is no data for a template");
+    default: fail("binary JSON is no data for a template");
   }
 }
 

@@ -33,9 +33,8 @@ void append_normal_form(std::string_view text, int options, std::string& out) {
   for (std::size_t i = 0; i < text.size();) {
     const std::size_t size = first_utf8_unit(text.substr(i)).size;
     int boundary_class = 0;
-    const auto count =
-        utf8proc_decompose_char(static_cast<utf8proc_int32_t>(decode_utf8(text.substr(i, size))), parts.data(),
-                                parts.size(), static_cast<utf8proc_option_t>(options), &boundary_class);
+    const auto count = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(decode_utf8(text.substr(i, size))), parts.data(),
+                                               parts.size(), static_cast<utf8proc_option_t>(options), &boundary_class);
     code_points.insert(code_points.end(), parts.begin(), parts.begin() + count);
     i += size;
   }
@@ -118,9 +117,8 @@ void Normalizer::add(const JsonView& config) {
   } else if (type == "Lowercase") {
     steps_.push_back({.kind = Kind::kLowercase});
   } else if (type == "Strip") {
-    steps_.push_back({.kind = Kind::kStrip,
-                      .left = config.at("strip_left").as_bool(),
-                      .right = config.at("strip_right").as_bool()});
+    steps_.push_back(
+        {.kind = Kind::kStrip, .left = config.at("strip_left").as_bool(), .right = config.at("strip_right").as_bool()});
   } else if (type == "Prepend") {
     steps_.push_back({.kind = Kind::kPrepend, .content = lossy_utf8(config.string_at("prepend"))});
   } else if (type == "Replace") {

@@ -30,7 +30,7 @@ class Normalizer {
   enum class Kind : std::uint8_t { kNfc, kNfd, kNfkc, kNfkd, kLowercase, kStrip, kPrepend, kReplace };
   struct Step {
     Kind kind;
-    bool left = false, right = false;  // kStrip
+    bool left = false, right = false;   // kStrip
     std::string content = {};           // kPrepend, kReplace
     std::optional<Regex> pattern = {};  // kReplace
   };

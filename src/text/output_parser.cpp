@@ -96,24 +96,15 @@ class OutputParser::State {
 
   std::span<const std::string_view> markers() const {
     switch (phase_) {
-      case Phase::reasoning:
-        return reasoning_markers_;
-      case Phase::content:
-        return content_markers_;
-      case Phase::name:
-        return kNameMarkers;
-      case Phase::between:
-        return kBetweenMarkers;
-      case Phase::key:
-        return kKeyMarkers;
-      case Phase::waiting:
-        return kWaitingMarkers;
-      case Phase::value:
-        return kValueMarkers;
-      case Phase::after_call:
-        return after_call_markers_;
-      default:
-        return {};
+      case Phase::reasoning: return reasoning_markers_;
+      case Phase::content: return content_markers_;
+      case Phase::name: return kNameMarkers;
+      case Phase::between: return kBetweenMarkers;
+      case Phase::key: return kKeyMarkers;
+      case Phase::waiting: return kWaitingMarkers;
+      case Phase::value: return kValueMarkers;
+      case Phase::after_call: return after_call_markers_;
+      default: return {};
     }
   }
 
@@ -150,44 +141,23 @@ class OutputParser::State {
   void take_text(std::string_view text) {
     if (text.empty()) return;
     switch (phase_) {
-      case Phase::reasoning:
-        add_reasoning(text);
-        break;
-      case Phase::content:
-        add_content(text);
-        break;
-      case Phase::name:
-        name_ += text;
-        break;
-      case Phase::key:
-        key_ += text;
-        break;
-      case Phase::value:
-        add_value(text);
-        break;
-      default:
-        break;  // between the parts of calls only blanks are expected
+      case Phase::reasoning: add_reasoning(text); break;
+      case Phase::content: add_content(text); break;
+      case Phase::name: name_ += text; break;
+      case Phase::key: key_ += text; break;
+      case Phase::value: add_value(text); break;
+      default: break;  // between the parts of calls only blanks are expected
     }
   }
 
   void take_marker(std::string_view marker) {
     switch (phase_) {
-      case Phase::reasoning:
-        take_reasoning_marker(marker);
-        break;
+      case Phase::reasoning: take_reasoning_marker(marker); break;
       case Phase::content:
-      case Phase::after_call:
-        take_text_marker(marker);
-        break;
-      case Phase::name:
-        end_name(marker);
-        break;
-      case Phase::value:
-        end_value();
-        break;
-      default:
-        take_call_marker(marker);
-        break;
+      case Phase::after_call: take_text_marker(marker); break;
+      case Phase::name: end_name(marker); break;
+      case Phase::value: end_value(); break;
+      default: take_call_marker(marker); break;
     }
   }
 
@@ -371,20 +341,11 @@ bool OutputParser::ended() const { return state_->ended(); }
 void ParsedOutput::add(const std::vector<OutputEvent>& events) {
   for (const OutputEvent& event : events) {
     switch (event.kind) {
-      case OutputEvent::Kind::reasoning:
-        reasoning += event.text;
-        break;
-      case OutputEvent::Kind::content:
-        content += event.text;
-        break;
-      case OutputEvent::Kind::tool_begin:
-        tool_calls.push_back({event.text, {}});
-        break;
-      case OutputEvent::Kind::tool_arguments:
-        tool_calls.back().arguments += event.text;
-        break;
-      case OutputEvent::Kind::tool_end:
-        break;
+      case OutputEvent::Kind::reasoning: reasoning += event.text; break;
+      case OutputEvent::Kind::content: content += event.text; break;
+      case OutputEvent::Kind::tool_begin: tool_calls.push_back({event.text, {}}); break;
+      case OutputEvent::Kind::tool_arguments: tool_calls.back().arguments += event.text; break;
+      case OutputEvent::Kind::tool_end: break;
       case OutputEvent::Kind::tool_incomplete:
         tool_calls.resize(static_cast<std::size_t>(event.index));
         has_incomplete_call = true;

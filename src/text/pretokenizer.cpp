@@ -10,8 +10,7 @@ namespace calandra {
 namespace {
 
 /// What ByteLevel splits by when use_regex is set.
-constexpr std::string_view kByteLevelPattern =
-    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kByteLevelPattern = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
 /// Joins neighbours: `piece` directly follows `pieces.back()` in the same text.
 void extend_last(std::vector<std::string_view>& pieces, std::string_view piece) {

@@ -69,9 +69,7 @@ class Translator {
  private:
   bool at_end() const { return position_ == pattern_.size(); }
   std::string_view rest() const { return pattern_.substr(position_); }
-  char peek(std::size_t ahead = 0) const {
-    return position_ + ahead < pattern_.size() ? pattern_[position_ + ahead] : '\0';
-  }
+  char peek(std::size_t ahead = 0) const { return position_ + ahead < pattern_.size() ? pattern_[position_ + ahead] : '\0'; }
   void copy(std::size_t size) {
     out_ += rest().substr(0, size);
     position_ += std::min(size, pattern_.size() - position_);

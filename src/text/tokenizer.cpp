@@ -52,9 +52,7 @@ Tokenizer Tokenizer::load(const std::filesystem::path& path) {
   return parse({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path.string());
 }
 
-Tokenizer Tokenizer::parse(std::string_view json, std::string_view where) {
-  return Tokenizer(TokenizerFile::parse(json, where));
-}
+Tokenizer Tokenizer::parse(std::string_view json, std::string_view where) { return Tokenizer(TokenizerFile::parse(json, where)); }
 
 Tokenizer::Tokenizer(TokenizerFile file)
     : vocabulary_(file),

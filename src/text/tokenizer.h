@@ -83,8 +83,8 @@ class Tokenizer {
   std::unordered_map<std::string_view, std::int32_t> plain_ids_;  // by bytes, without added tokens
   std::vector<AddedToken> added_tokens_;
   std::vector<std::int32_t> special_ids_;  // ascending
-  AddedTokenFinder raw_finder_;         // added tokens looked for in the text as given
-  AddedTokenFinder normalized_finder_;  // and in normalized text
+  AddedTokenFinder raw_finder_;            // added tokens looked for in the text as given
+  AddedTokenFinder normalized_finder_;     // and in normalized text
   Normalizer normalizer_;
   PreTokenizer pre_tokenizer_;
   Bpe bpe_;

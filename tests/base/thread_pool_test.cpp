@@ -37,9 +37,11 @@ TEST(ThreadPool, ManyShortLoopsInARow) {
 TEST(ThreadPool, AnExceptionReachesTheCallerAndThePoolGoesOn) {
   ThreadPool pool(2);
   for (int round = 0; round < 100; ++round) {
-    EXPECT_THROW(pool.for_each(8, 1, [](std::int64_t begin, std::int64_t) {
-      if (begin == 5) throw std::runtime_error("five");
-    }), std::runtime_error);
+    EXPECT_THROW(pool.for_each(8, 1,
+                               [](std::int64_t begin, std::int64_t) {
+                                 if (begin == 5) throw std::runtime_error("five");
+                               }),
+                 std::runtime_error);
     int done = 0;
     pool.for_each(1, 1, [&](std::int64_t, std::int64_t) { ++done; });
     EXPECT_EQ(done, 1);

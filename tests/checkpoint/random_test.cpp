@@ -29,7 +29,7 @@ TEST(RandomStream, RowsAreNormalNumbers) {
   EXPECT_NEAR(square, 1, 0.01);
   EXPECT_NEAR(fourth, 3, 0.05);
   EXPECT_NEAR(neighbours, 0, 0.005);
-  EXPECT_NEAR(beyond_1 / n, 0.158655, 0.002);   // tables of the normal distribution
+  EXPECT_NEAR(beyond_1 / n, 0.158655, 0.002);  // tables of the normal distribution
   EXPECT_NEAR(beyond_3 / n, 0.0013499, 0.0002);
 }
 

@@ -49,26 +49,39 @@ const std::array<Published, 3>& published() {
   static const std::array<Published, 3> columns = {{
       {LingModel::Flash31,
        {12706811712, 627591168, 503316480, 547608330240, 1069547520, 142641152, 593920, 643825664, 643825664},
-       563946483520, 8174197248, 572120680768, 24250707776, 24894533440},
+       563946483520,
+       8174197248,
+       572120680768,
+       24250707776,
+       24894533440},
       {LingModel::Flash30,
        {2206746080, 223759872, 94371840, 120795955200, 235929600, 52449280, 217600, 402391040, 402391040},
-       124414211552, 3072194048, 127486405600, 5103302112, 5505693152},
+       124414211552,
+       3072194048,
+       127486405600,
+       5103302112,
+       5505693152},
       {LingModel::Tiny30,
        {340662816, 43995648, 21233664, 6945767424, 54263808, 4524928, 75264, 241434624, 241434624},
-       7893392800, 0, 7893392800, 1140301216, 1381735840},
+       7893392800,
+       0,
+       7893392800,
+       1140301216,
+       1381735840},
   }};
   return columns;
 }
 
-constexpr std::array<Component, 9> kParts = {Component::Kda, Component::Mla, Component::DenseMlp, Component::RoutedExpert,
-                                             Component::SharedExpert, Component::Router, Component::Norm, Component::Embedding,
-                                             Component::Head};
+constexpr std::array<Component, 9> kParts = {Component::Kda,          Component::Mla,          Component::DenseMlp,
+                                             Component::RoutedExpert, Component::SharedExpert, Component::Router,
+                                             Component::Norm,         Component::Embedding,    Component::Head};
 
 TEST(Summary, ParametersAreThePublishedOnes) {
   for (const Published& column : published()) {
     SCOPED_TRACE(name_of(column.model));
     const ModelSummary summary = summary_of(whole(column.model, SyntheticFormat::Bf16));
-    for (std::size_t i = 0; i < kParts.size(); ++i) EXPECT_EQ(part(summary, kParts[i]).parameters, column.parts[i]) << name_of(kParts[i]);
+    for (std::size_t i = 0; i < kParts.size(); ++i)
+      EXPECT_EQ(part(summary, kParts[i]).parameters, column.parts[i]) << name_of(kParts[i]);
     EXPECT_EQ(part(summary, Component::Mtp).parameters, column.mtp);
     EXPECT_EQ(summary.main_parameters, column.main);
     EXPECT_EQ(summary.parameters, column.with_mtp);
@@ -83,10 +96,11 @@ TEST(Summary, BytesOfThe31FlashReleaseAreThePublishedOnesItemByItem) {
   const ModelSummary summary = summary_of(whole(LingModel::Flash31, SyntheticFormat::Fp8));
   // docs/model.md 10.4
   const std::map<Component, std::int64_t> expected = {
-      {Component::Kda, 12734184960}, {Component::Mla, 630122112}, {Component::DenseMlp, 503439360},
-      {Component::RoutedExpert, 547742023680}, {Component::SharedExpert, 1069808640}, {Component::Router, 285351936},
-      {Component::Norm, 1179648 + 8192}, {Component::Embedding, 1287651328}, {Component::Head, 1287651328},
-      {Component::Mtp, 69751552 + 8055029760 + 15732480 + 4196352 + 40960 + 67108864}};
+      {Component::Kda, 12734184960},         {Component::Mla, 630122112},
+      {Component::DenseMlp, 503439360},      {Component::RoutedExpert, 547742023680},
+      {Component::SharedExpert, 1069808640}, {Component::Router, 285351936},
+      {Component::Norm, 1179648 + 8192},     {Component::Embedding, 1287651328},
+      {Component::Head, 1287651328},         {Component::Mtp, 69751552 + 8055029760 + 15732480 + 4196352 + 40960 + 67108864}};
   for (const auto& [component, bytes] : expected) EXPECT_EQ(part(summary, component).bytes, bytes) << name_of(component);
   EXPECT_EQ(summary.bytes, 573753281152);
   EXPECT_EQ(summary.bytes_per_token, 25070215296);
@@ -102,7 +116,8 @@ TEST(Summary, BytesOfOtherFormatsAreThePublishedOnes) {
 }
 
 TEST(Summary, PartsAddUpAndTypesToo) {
-  for (const SyntheticFormat format : {SyntheticFormat::Bf16, SyntheticFormat::Fp8, SyntheticFormat::Fp8E8m0, SyntheticFormat::Fp4}) {
+  for (const SyntheticFormat format :
+       {SyntheticFormat::Bf16, SyntheticFormat::Fp8, SyntheticFormat::Fp8E8m0, SyntheticFormat::Fp4}) {
     SyntheticOptions options = whole(LingModel::Flash30, format);
     options.layers = 6;
     options.experts = 16;

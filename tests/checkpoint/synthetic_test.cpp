@@ -10,9 +10,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -32,7 +32,8 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr SyntheticFormat kFormats[] = {SyntheticFormat::Bf16, SyntheticFormat::Fp8, SyntheticFormat::Fp8E8m0, SyntheticFormat::Fp4};
+constexpr SyntheticFormat kFormats[] = {SyntheticFormat::Bf16, SyntheticFormat::Fp8, SyntheticFormat::Fp8E8m0,
+                                        SyntheticFormat::Fp4};
 
 /// A network of 5.8 M parameters with an MTP layer.
 ordered_json small_config() { return ordered_json::parse(read_text_file(source_path("models/austen-5m/config.json"))); }
@@ -59,8 +60,10 @@ double rms(std::span<const float> values) {
 // ------------------------------------------------------------------ layout
 
 TEST(Synthetic, EveryFormatStoresWhatTheGoldenFileOfThatFormatStores) {
-  const std::map<std::string, SyntheticFormat> variants = {{"a_tiny_bf16", SyntheticFormat::Bf16}, {"b_flash_bf16", SyntheticFormat::Bf16},
-                                                           {"c_flash31_fp8", SyntheticFormat::Fp8}, {"d_mix_fp4", SyntheticFormat::Fp4},
+  const std::map<std::string, SyntheticFormat> variants = {{"a_tiny_bf16", SyntheticFormat::Bf16},
+                                                           {"b_flash_bf16", SyntheticFormat::Bf16},
+                                                           {"c_flash31_fp8", SyntheticFormat::Fp8},
+                                                           {"d_mix_fp4", SyntheticFormat::Fp4},
                                                            {"e_tiny_ue8m0", SyntheticFormat::Fp8E8m0}};
   using Entry = std::tuple<std::string, ElementType, Shape>;
   for (const auto& [name, format] : variants) {
@@ -69,7 +72,8 @@ TEST(Synthetic, EveryFormatStoresWhatTheGoldenFileOfThatFormatStores) {
     std::set<Entry> expected, actual;
     for (const auto& [tensor_name, tensor] : golden.tensors()) expected.emplace(tensor_name, tensor.view.type, tensor.view.shape);
     for (const TensorSpec& spec : list_tensors(golden.config())) {
-      for (const TensorHeader& h : stored_headers(spec, stored_as(spec, format, golden.config()))) actual.emplace(h.name, h.type, h.shape);
+      for (const TensorHeader& h : stored_headers(spec, stored_as(spec, format, golden.config())))
+        actual.emplace(h.name, h.type, h.shape);
     }
     EXPECT_EQ(actual, expected);
   }
@@ -79,11 +83,27 @@ TEST(Synthetic, ConfigHasTheKeysOfThePublishedOnes) {
   const std::map<std::string, SyntheticFormat> variants = {
       {"c_flash31_fp8", SyntheticFormat::Fp8}, {"d_mix_fp4", SyntheticFormat::Fp4}, {"e_tiny_ue8m0", SyntheticFormat::Fp8E8m0}};
   // These depend on the size of the network, or are what a golden variant changes to see more.
-  const std::set<std::string> sized = {
-      "vocab_size", "hidden_size", "intermediate_size", "moe_intermediate_size", "moe_shared_expert_intermediate_size", "num_hidden_layers",
-      "num_attention_heads", "num_key_value_heads", "layer_group_size", "first_k_dense_replace", "q_lora_rank", "kv_lora_rank", "num_experts",
-      "expert_swiglu_limit_list", "share_expert_swiglu_limit_list", "max_position_embeddings", "num_nextn_predict_layers", "bos_token_id",
-      "eos_token_id", "pad_token_id", "modules_to_not_convert"};
+  const std::set<std::string> sized = {"vocab_size",
+                                       "hidden_size",
+                                       "intermediate_size",
+                                       "moe_intermediate_size",
+                                       "moe_shared_expert_intermediate_size",
+                                       "num_hidden_layers",
+                                       "num_attention_heads",
+                                       "num_key_value_heads",
+                                       "layer_group_size",
+                                       "first_k_dense_replace",
+                                       "q_lora_rank",
+                                       "kv_lora_rank",
+                                       "num_experts",
+                                       "expert_swiglu_limit_list",
+                                       "share_expert_swiglu_limit_list",
+                                       "max_position_embeddings",
+                                       "num_nextn_predict_layers",
+                                       "bos_token_id",
+                                       "eos_token_id",
+                                       "pad_token_id",
+                                       "modules_to_not_convert"};
   for (const auto& [name, format] : variants) {
     SCOPED_TRACE(name);
     ordered_json golden = ordered_json::parse(read_text_file(golden_path(name) / "config.json"));
@@ -182,7 +202,8 @@ TEST(Synthetic, AnotherSeedGivesOtherWeights) {
 
 TEST(Synthetic, RefusesWhatCannotBe) {
   const TemporaryFolder folder;
-  const auto refusal = [&](LingModel model, std::optional<std::int64_t> layers, std::optional<std::int64_t> experts, std::optional<std::int64_t> vocab) {
+  const auto refusal = [&](LingModel model, std::optional<std::int64_t> layers, std::optional<std::int64_t> experts,
+                           std::optional<std::int64_t> vocab) {
     SyntheticOptions options;
     options.model = model;
     options.layers = layers;
@@ -198,7 +219,8 @@ TEST(Synthetic, RefusesWhatCannotBe) {
   EXPECT_THAT(refusal(LingModel::Tiny30, {}, {}, 279), AllOf(HasSubstr("--vocab 279"), HasSubstr("280")));
   EXPECT_THAT(refusal(LingModel::Tiny30, {}, {}, -1), HasSubstr("--vocab -1"));
   EXPECT_FALSE(fs::exists(folder / "new"));
-  EXPECT_THAT(error_of([] { ling_model_of("ling-4"); }), AllOf(HasSubstr("ling-4"), HasSubstr("ling-3.0-tiny, ling-3.0-flash, ling-3.1-flash")));
+  EXPECT_THAT(error_of([] { ling_model_of("ling-4"); }),
+              AllOf(HasSubstr("ling-4"), HasSubstr("ling-3.0-tiny, ling-3.0-flash, ling-3.1-flash")));
   EXPECT_THAT(error_of([] { synthetic_format_of("int4"); }), AllOf(HasSubstr("int4"), HasSubstr("bf16, fp8, fp8-ue8m0, fp4")));
 }
 
@@ -229,11 +251,12 @@ TEST(Synthetic, AFullDiskIsToldAndLeavesNothing) {
 TEST(Synthetic, ProgressReachesTheTotal) {
   const TemporaryFolder folder;
   std::int64_t last = 0, total = 0;
-  const SyntheticSize size = make_checkpoint(small_config(), in_format(SyntheticFormat::Fp8), folder.path(), [&](std::int64_t done, std::int64_t all) {
-    EXPECT_GE(done, last);
-    last = done;
-    total = all;
-  });
+  const SyntheticSize size =
+      make_checkpoint(small_config(), in_format(SyntheticFormat::Fp8), folder.path(), [&](std::int64_t done, std::int64_t all) {
+        EXPECT_GE(done, last);
+        last = done;
+        total = all;
+      });
   EXPECT_EQ(last, size.tensor_bytes);
   EXPECT_EQ(total, size.tensor_bytes);
 }

@@ -49,9 +49,9 @@ TEST(SyntheticTokenizer, EveryMergeMakesANewTokenOfEarlierOnes) {
 
 TEST(SyntheticTokenizer, LingsIdsAreWhereTheReleasesHaveThem) {
   // docs/model.md 8.1
-  const std::map<std::string, int> published = {
-      {"<|startoftext|>", 156891}, {"<|endoftext|>", 156892}, {"[CLS]", 156893}, {"[gMASK]", 156894}, {"<|role_end|>", 156895},
-      {"<tool_call>", 156896}, {"</tool_call>", 156897}, {"<think>", 156903}, {"</think>", 156904}};
+  const std::map<std::string, int> published = {{"<|startoftext|>", 156891}, {"<|endoftext|>", 156892}, {"[CLS]", 156893},
+                                                {"[gMASK]", 156894},         {"<|role_end|>", 156895},  {"<tool_call>", 156896},
+                                                {"</tool_call>", 156897},    {"<think>", 156903},       {"</think>", 156904}};
   std::map<std::string, int> ids;
   const json config = json::parse(tokenizer_config_json(kLingVocab, 131072));
   for (const auto& [id, token] : config.at("added_tokens_decoder").items()) ids[token.at("content")] = std::stoi(id);

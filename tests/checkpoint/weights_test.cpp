@@ -106,18 +106,12 @@ double element(const WeightMatrix& w, std::int64_t row, std::int64_t col) {
   const auto scale_index = (w.first_row + row) / 128 * ((w.stored_cols + 127) / 128) + col / 128;
   const auto exponent = [&](std::int64_t i) { return std::ldexp(1.0, std::to_integer<int>(w.scales[i]) - 127); };
   switch (w.format) {
-    case WeightFormat::F32:
-      return little_endian_float(w.data + 4 * index);
-    case WeightFormat::BF16:
-      return small_float(byte(2 * index) | byte(2 * index + 1) << 8, 8, 7, 127);
-    case WeightFormat::F16:
-      return small_float(byte(2 * index) | byte(2 * index + 1) << 8, 5, 10, 15);
-    case WeightFormat::Fp8:
-      return small_float(byte(index), 4, 3, 7) * little_endian_float(w.scales + 4 * scale_index);
-    case WeightFormat::Fp8E8m0:
-      return small_float(byte(index), 4, 3, 7) * exponent(scale_index);
-    case WeightFormat::Mxfp4:
-      return small_float(byte(index / 2) >> (index % 2 * 4) & 15u, 2, 1, 1) * exponent(index / 32);
+    case WeightFormat::F32: return little_endian_float(w.data + 4 * index);
+    case WeightFormat::BF16: return small_float(byte(2 * index) | byte(2 * index + 1) << 8, 8, 7, 127);
+    case WeightFormat::F16: return small_float(byte(2 * index) | byte(2 * index + 1) << 8, 5, 10, 15);
+    case WeightFormat::Fp8: return small_float(byte(index), 4, 3, 7) * little_endian_float(w.scales + 4 * scale_index);
+    case WeightFormat::Fp8E8m0: return small_float(byte(index), 4, 3, 7) * exponent(scale_index);
+    case WeightFormat::Mxfp4: return small_float(byte(index / 2) >> (index % 2 * 4) & 15u, 2, 1, 1) * exponent(index / 32);
   }
   return std::nan("");
 }

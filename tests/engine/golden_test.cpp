@@ -1,7 +1,7 @@
 // Whole runs against the float64 reference: every tensor of golden.safetensors (tools/reference/README.md says what each is).
 
-#include "engine/trace.h"
 #include "support/golden.h"
+#include "engine/trace.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -14,7 +14,9 @@ namespace {
 
 constexpr double kFp32Limit = 1e-5;  // relative rms of hidden states, logits, states, caches, MTP rows
 
-nlohmann::json golden_info(const std::string& name) { return nlohmann::json::parse(std::ifstream(golden_path(name) / "golden.json")); }
+nlohmann::json golden_info(const std::string& name) {
+  return nlohmann::json::parse(std::ifstream(golden_path(name) / "golden.json"));
+}
 
 Trace trace_variant(const std::string& name, Activations activations, const GoldenTensors& golden, const nlohmann::json& info) {
   ModelOptions options;
@@ -41,7 +43,8 @@ std::vector<std::int64_t> ids_of(const TraceTensor& tensor) {
 }
 
 /// Rows of k experts as sets, with the weight of each.
-std::vector<std::map<std::int64_t, float>> routes(const std::vector<std::int64_t>& ids, const std::vector<float>& weights, std::size_t top_k) {
+std::vector<std::map<std::int64_t, float>> routes(const std::vector<std::int64_t>& ids, const std::vector<float>& weights,
+                                                  std::size_t top_k) {
   std::vector<std::map<std::int64_t, float>> rows(ids.size() / top_k);
   for (std::size_t i = 0; i < ids.size(); ++i) rows[i / top_k][ids[i]] = weights[i];
   return rows;
@@ -101,16 +104,20 @@ void expect_no_worse(const std::string& name, Activations activations, const cha
   const auto& levels = info.at("error_levels").at(level);
   for (const auto& [layer, limit] : levels.at("hidden_rms_error").items()) {
     if (layer == "embed") continue;
-    expect_close(floats(trace.tensors.at("hidden." + layer)), golden.floats("hidden." + layer), 2 * limit.get<double>(), name + " hidden." + layer);
+    expect_close(floats(trace.tensors.at("hidden." + layer)), golden.floats("hidden." + layer), 2 * limit.get<double>(),
+                 name + " hidden." + layer);
   }
-  expect_close(floats(trace.tensors.at("logits")), golden.floats("logits"), 2 * levels.at("logits_rms_error").get<double>(), name + " logits");
+  expect_close(floats(trace.tensors.at("logits")), golden.floats("logits"), 2 * levels.at("logits_rms_error").get<double>(),
+               name + " logits");
   double same = 0, total = 0;
   for (const auto& [tensor, view] : golden.file().tensors()) {
     if (!tensor.ends_with(".ids") || tensor.find("router") == std::string::npos) continue;
     const auto top_k = static_cast<std::size_t>(view.shape[1]);
     const auto ours = ids_of(trace.tensors.at(tensor)), theirs = golden.ints(tensor);
     for (std::size_t r = 0; r < theirs.size(); r += top_k) {
-      const auto set = [&](const auto& ids) { return std::set(ids.begin() + static_cast<std::ptrdiff_t>(r), ids.begin() + static_cast<std::ptrdiff_t>(r + top_k)); };
+      const auto set = [&](const auto& ids) {
+        return std::set(ids.begin() + static_cast<std::ptrdiff_t>(r), ids.begin() + static_cast<std::ptrdiff_t>(r + top_k));
+      };
       same += set(ours) == set(theirs) ? 1 : 0;
       ++total;
     }

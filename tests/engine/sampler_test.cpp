@@ -44,7 +44,8 @@ TEST(Sampler, DrawsFollowTheSoftmax) {
       const double p = std::exp(kLogits[i] / temperature) / total;
       const auto found = drawn.find(static_cast<std::int32_t>(i));
       // Four standard deviations of a share of 20,000 draws.
-      EXPECT_NEAR(found == drawn.end() ? 0.0 : found->second, p, 4 * std::sqrt(p * (1 - p) / 20000)) << temperature << " token " << i;
+      EXPECT_NEAR(found == drawn.end() ? 0.0 : found->second, p, 4 * std::sqrt(p * (1 - p) / 20000))
+          << temperature << " token " << i;
     }
   }
 }
@@ -69,7 +70,9 @@ TEST(Sampler, FiltersKeepExactlyTheirTokens) {
 
 TEST(Sampler, ADrawDependsOnSeedPositionAndSampleOnly) {
   const std::vector<float> flat(1000, 0.0f);
-  const auto draw = [&](std::uint64_t seed, std::int64_t position, std::uint32_t n) { return sample(flat, {.seed = seed}, position, n); };
+  const auto draw = [&](std::uint64_t seed, std::int64_t position, std::uint32_t n) {
+    return sample(flat, {.seed = seed}, position, n);
+  };
   EXPECT_EQ(draw(1, 2, 3), draw(1, 2, 3));
   EXPECT_NE(draw(1, 2, 3), draw(2, 2, 3));
   EXPECT_NE(draw(1, 2, 3), draw(1, 3, 3));
@@ -98,7 +101,10 @@ TEST(Sampler, RefusesBadSettingsAndLogitsThatAreNoNumbers) {
   EXPECT_EQ(error_of([] { check({.top_k = -2}); }), "top_k -2: expected 0 (off) or more");
   EXPECT_EQ(error_of([] { check({.top_p = 0}); }), "top_p 0: expected more than 0, at most 1");
   EXPECT_EQ(error_of([] { check({.min_p = 1.5}); }), "min_p 1.5: expected 0 to 1");
-  EXPECT_EQ(error_of([] { sample(std::vector<float>{0, std::nanf("")}, {}, 9); }), "logit of token 1 after 9 tokens is not a number");
+  EXPECT_EQ(error_of([] {
+              sample(std::vector<float>{0, std::nanf("")}, {}, 9);
+            }),
+            "logit of token 1 after 9 tokens is not a number");
 }
 
 }  // namespace

@@ -44,7 +44,8 @@ TEST_F(SessionTest, ExtendingRepeatingForkingAndShorteningGiveTheBitsOfAFreshRun
   Tokens history = tokens(40, 1);
   for (unsigned step = 0; step < 40; ++step) {
     const auto logits = session.logits(history);
-    expect_same_bits(logits, fresh(history), fmt::format("step {} with {} tokens, {} reused", step, history.size(), session.num_reused_tokens()));
+    expect_same_bits(logits, fresh(history),
+                     fmt::format("step {} with {} tokens, {} reused", step, history.size(), session.num_reused_tokens()));
     if (random() % 3 == 0) session.keep_boundary();
     switch (random() % 4) {
       case 0: break;  // the same again
@@ -92,10 +93,13 @@ TEST_F(SessionTest, AStoppedPrefillGoesOnWhereItStopped) {
   Session session(model(), 4096);
   const Tokens history = tokens(1500, 5);
   int calls = 0;
-  EXPECT_TRUE(session.logits(history, [&](std::int64_t, std::int64_t total) {
-    EXPECT_EQ(total, 1500);
-    return ++calls < 3;
-  }).empty());
+  EXPECT_TRUE(session
+                  .logits(history,
+                          [&](std::int64_t, std::int64_t total) {
+                            EXPECT_EQ(total, 1500);
+                            return ++calls < 3;
+                          })
+                  .empty());
   EXPECT_EQ(session.position(), 1024);
   const auto logits = session.logits(history);
   EXPECT_EQ(session.num_reused_tokens(), 1024);
@@ -127,11 +131,13 @@ TEST(BundledModel, GreedyTokensEqualTheReference) {
   Model model(bundled(), {.activations = Activations::Fp32});
   for (const auto& text : reference.at("cases")) {
     Session session(model, 2048);
-    EXPECT_EQ(model.tokenizer().encode(text.at("prompt").get<std::string>()), text.at("prompt_ids").get<Tokens>()) << text.at("name");
+    EXPECT_EQ(model.tokenizer().encode(text.at("prompt").get<std::string>()), text.at("prompt_ids").get<Tokens>())
+        << text.at("name");
     Tokens history = text.at("prompt_ids").get<Tokens>(), greedy;
     for (std::size_t n = 0; n < text.at("greedy_ids").size(); ++n) {
       const auto logits = session.logits(history);
-      greedy.push_back(sample(logits.first(static_cast<std::size_t>(model.num_samplable())), {.temperature = 0}, static_cast<std::int64_t>(history.size())));
+      greedy.push_back(sample(logits.first(static_cast<std::size_t>(model.num_samplable())), {.temperature = 0},
+                              static_cast<std::int64_t>(history.size())));
       history.push_back(greedy.back());
     }
     EXPECT_EQ(greedy, text.at("greedy_ids").get<Tokens>()) << text.at("name");
@@ -152,7 +158,8 @@ TEST(BundledModel, FirstLogitsEqualTheReference) {
 
 TEST(Perplexity, IsTheMeanOverTheLogitsThatASessionGives) {
   Model model(bundled(), {});
-  const Tokens tokens = model.tokenizer().encode("It was the best of balls, and Emma could not but be pleased with every partner.");
+  const Tokens tokens =
+      model.tokenizer().encode("It was the best of balls, and Emma could not but be pleased with every partner.");
   const PerplexityResult result = measure_perplexity(model, tokens);
   EXPECT_EQ(result.predicted_tokens, static_cast<std::int64_t>(tokens.size()) - 1);
   Session session(model, 256);

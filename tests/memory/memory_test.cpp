@@ -39,7 +39,8 @@ TEST(MemoryLayout, PublishedStateTailAndLatentBytes) {
     std::int64_t state, tails, per_token, block;
   };
   // State and tails of one sequence, latents of one token: the published figures (docs/model.md, Memory).
-  for (const Row& row : {Row{"ling-3.1-flash", 264'241'152, 9'289'728, 10'368, 4 << 20}, Row{"ling-3.0-flash", 73'400'320, 2'580'480, 8'064, 2 << 20},
+  for (const Row& row : {Row{"ling-3.1-flash", 264'241'152, 9'289'728, 10'368, 4 << 20},
+                         Row{"ling-3.0-flash", 73'400'320, 2'580'480, 8'064, 2 << 20},
                          Row{"ling-3.0-tiny", 18'874'368, 663'552, 6'912, 1 << 20}}) {
     const MemoryLayout layout = memory_layout(published_config(row.model), CacheType::BF16, true);
     EXPECT_EQ(layout.state_bytes(), row.state) << row.model;

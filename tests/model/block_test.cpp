@@ -62,8 +62,11 @@ TEST_P(GoldenBlocks, Bf16StaysNearTheGoldenStateWhereRoutingAgrees) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Variants, GoldenBlocks, testing::Combine(testing::ValuesIn(golden_variants()), testing::ValuesIn(available_isas())),
-                         [](const auto& test) { return fmt::format("{}_{}", std::get<0>(test.param), name_of(std::get<1>(test.param))); });
+INSTANTIATE_TEST_SUITE_P(Variants, GoldenBlocks,
+                         testing::Combine(testing::ValuesIn(golden_variants()), testing::ValuesIn(available_isas())),
+                         [](const auto& test) {
+                           return fmt::format("{}_{}", std::get<0>(test.param), name_of(std::get<1>(test.param)));
+                         });
 
 }  // namespace
 }  // namespace calandra

@@ -93,7 +93,8 @@ class TestModel {
     for (std::int64_t layer = 0; layer < layout_.mla_layers; ++layer) {
       for (std::int64_t t = 0; t < memory.position(); ++t) append(memory.latents(layer).row(t), layout_.latent_row_values);
     }
-    for (std::int64_t t = 0; layout_.mtp_layers > 0 && t + 1 < memory.position(); ++t) append(memory.mtp_latents().row(t), layout_.latent_row_values);
+    for (std::int64_t t = 0; layout_.mtp_layers > 0 && t + 1 < memory.position(); ++t)
+      append(memory.mtp_latents().row(t), layout_.latent_row_values);
     all.insert(all.end(), memory.last_hidden().begin(), memory.last_hidden().end());
     return all;
   }

@@ -16,7 +16,9 @@ struct Case {
 
 class Promise : public testing::TestWithParam<Case> {
  protected:
-  TestModel make(int num_threads = 2) const { return TestModel(GetParam().model, GetParam().isa, GetParam().activations, num_threads); }
+  TestModel make(int num_threads = 2) const {
+    return TestModel(GetParam().model, GetParam().isa, GetParam().activations, num_threads);
+  }
   /// Sequences are short where a token is dear: true widths, and plain C++ kernels.
   std::size_t length(std::size_t tokens) const {
     const bool wide = GetParam().model.starts_with("slice-"), slow = GetParam().isa == Isa::Scalar;
@@ -173,8 +175,10 @@ std::vector<Case> cases() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Promise, testing::ValuesIn(cases()), [](const testing::TestParamInfo<Case>& test) {
-  std::string name = fmt::format("{}_{}_{}", test.param.model, name_of(test.param.isa), test.param.activations == Activations::Fp32 ? "fp32" : "bf16");
-  std::ranges::replace_if(name, [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; }, '_');
+  std::string name = fmt::format("{}_{}_{}", test.param.model, name_of(test.param.isa),
+                                 test.param.activations == Activations::Fp32 ? "fp32" : "bf16");
+  std::ranges::replace_if(
+      name, [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; }, '_');
   return name;
 });
 

@@ -77,7 +77,8 @@ std::set<std::string> reachable(const Rooms& rooms, const std::string& from) {
 }
 
 /// One line for each #include of `text` that names a room `room` may not use, or no room at all.
-std::vector<std::string> violations(const Rooms& rooms, const std::string& room, const std::string& file, const std::string& text) {
+std::vector<std::string> violations(const Rooms& rooms, const std::string& room, const std::string& file,
+                                    const std::string& text) {
   const std::set<std::string> allowed = reachable(rooms, room);
   std::vector<std::string> lines;
   static const std::regex include(R"((?:^|\n)\s*#\s*include\s*([<"])([^>"/]+)(/?)[^>"]*[>"])");
@@ -148,8 +149,9 @@ TEST(FloorsChecker, FindsAnUpwardIncludeAndASidewaysOneAndAMissingRoom) {
       "| 0 | `base` | x | the standard library |\n| 1 | `tensor` | x | `base` |\n| 2 | `kernels` | x | `tensor` |\n"
       "| 2 | `text` | x | `base` |\n\n## Next\n| 3 | `ghost` | x | `text` |\n");
   ASSERT_EQ(rooms.size(), 4u);
-  EXPECT_THAT(violations(rooms, "kernels", "kernels/a.cpp", "#include <vector>\n#include \"kernels/a.h\"\n#include \"base/error.h\"\n"),
-              IsEmpty());
+  EXPECT_THAT(
+      violations(rooms, "kernels", "kernels/a.cpp", "#include <vector>\n#include \"kernels/a.h\"\n#include \"base/error.h\"\n"),
+      IsEmpty());
   EXPECT_THAT(violations(rooms, "base", "base/a.cpp", "// first\n#include \"tensor/element.h\"\n"),
               testing::ElementsAre("base/a.cpp (base) includes tensor"));
   EXPECT_THAT(violations(rooms, "kernels", "kernels/a.cpp", "#include \"text/jinja.h\""),
@@ -159,7 +161,8 @@ TEST(FloorsChecker, FindsAnUpwardIncludeAndASidewaysOneAndAMissingRoom) {
 }
 
 TEST(FloorsChecker, ReadsTheBuildFile) {
-  const Rooms rooms = rooms_of_cmake("# calandra_room(no)\ncalandra_room(base LINKS fmt::fmt)\ncalandra_room(engine USES model\n  text LINKS a::b)\n");
+  const Rooms rooms = rooms_of_cmake(
+      "# calandra_room(no)\ncalandra_room(base LINKS fmt::fmt)\ncalandra_room(engine USES model\n  text LINKS a::b)\n");
   ASSERT_EQ(rooms.size(), 2u);
   EXPECT_THAT(rooms.at("base").uses, IsEmpty());
   EXPECT_THAT(rooms.at("engine").uses, testing::ElementsAre("model", "text"));

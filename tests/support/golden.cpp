@@ -87,14 +87,10 @@ std::span<const std::byte> GoldenTensors::bytes(std::string_view name) const { r
 std::vector<float> GoldenTensors::floats(std::string_view name) const {
   const TensorView& view = at(name);
   switch (view.type) {
-    case ElementType::F32:
-      return convert_all<float>(view.data, [](float value) { return value; });
-    case ElementType::BF16:
-      return convert_all<std::uint16_t>(view.data, bf16_decode);
-    case ElementType::F16:
-      return convert_all<std::uint16_t>(view.data, f16_decode);
-    default:
-      fail("{}: {} is {}, expected F32, BF16 or F16", file_.path().string(), name, name_of(view.type));
+    case ElementType::F32: return convert_all<float>(view.data, [](float value) { return value; });
+    case ElementType::BF16: return convert_all<std::uint16_t>(view.data, bf16_decode);
+    case ElementType::F16: return convert_all<std::uint16_t>(view.data, f16_decode);
+    default: fail("{}: {} is {}, expected F32, BF16 or F16", file_.path().string(), name, name_of(view.type));
   }
 }
 
@@ -102,28 +98,20 @@ std::vector<std::int64_t> GoldenTensors::ints(std::string_view name) const {
   const TensorView& view = at(name);
   switch (view.type) {
     case ElementType::I64:
-    case ElementType::U64:
-      return integers<std::int64_t>(view.data);
-    case ElementType::I32:
-      return integers<std::int32_t>(view.data);
-    case ElementType::U32:
-      return integers<std::uint32_t>(view.data);
-    case ElementType::I16:
-      return integers<std::int16_t>(view.data);
+    case ElementType::U64: return integers<std::int64_t>(view.data);
+    case ElementType::I32: return integers<std::int32_t>(view.data);
+    case ElementType::U32: return integers<std::uint32_t>(view.data);
+    case ElementType::I16: return integers<std::int16_t>(view.data);
     case ElementType::U16:
     case ElementType::BF16:
-    case ElementType::F16:
-      return integers<std::uint16_t>(view.data);
-    case ElementType::I8:
-      return integers<std::int8_t>(view.data);
+    case ElementType::F16: return integers<std::uint16_t>(view.data);
+    case ElementType::I8: return integers<std::int8_t>(view.data);
     case ElementType::U8:
     case ElementType::Bool:
     case ElementType::F8_E4M3:
     case ElementType::F8_E5M2:
-    case ElementType::F8_E8M0:
-      return integers<std::uint8_t>(view.data);
-    default:
-      fail("{}: {} is {}, expected integers or codes", file_.path().string(), name, name_of(view.type));
+    case ElementType::F8_E8M0: return integers<std::uint8_t>(view.data);
+    default: fail("{}: {} is {}, expected integers or codes", file_.path().string(), name, name_of(view.type));
   }
 }
 

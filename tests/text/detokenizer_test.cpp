@@ -37,9 +37,7 @@ TEST(Detokenizer, GivesTheTextsOfAnotherLibraryForACutOfAPublishedTokenizer) {
                     read_json(tokenizer_data() / "qwen3_cut_cases.json").at("decode"));
 }
 
-TEST(Detokenizer, AnEmojiInFourTokensComesWhole) {
-  EXPECT_EQ(pushes("\U0001F600!"), (Texts{"", "", "", "\U0001F600", "!", ""}));
-}
+TEST(Detokenizer, AnEmojiInFourTokensComesWhole) { EXPECT_EQ(pushes("\U0001F600!"), (Texts{"", "", "", "\U0001F600", "!", ""})); }
 
 TEST(Detokenizer, AStrayByteIsReplacedAndHarmsNoOther) {
   EXPECT_EQ(pushes("\xE2\x9C\x85\x85x"), (Texts{"", "", "\u2705", "\uFFFD", "x", ""}));

@@ -118,10 +118,10 @@ TEST(Tokenizer, BytesOfTheTokensAreTheText) {
 }
 
 TEST(Tokenizer, IllFormedBytesCountAsReplacementCharacters) {
-  const std::string_view cases[][2] = {{"a\x85z", "a\uFFFDz"},                     // lone continuation byte
-                                       {"\xC0\xAF", "\uFFFD\uFFFD"},               // overlong
-                                       {"\xED\xA0\x80", "\uFFFD\uFFFD\uFFFD"},     // surrogate
-                                       {"\xF0\x9F\x98", "\uFFFD"},                 // cut short
+  const std::string_view cases[][2] = {{"a\x85z", "a\uFFFDz"},                  // lone continuation byte
+                                       {"\xC0\xAF", "\uFFFD\uFFFD"},            // overlong
+                                       {"\xED\xA0\x80", "\uFFFD\uFFFD\uFFFD"},  // surrogate
+                                       {"\xF0\x9F\x98", "\uFFFD"},              // cut short
                                        {"\xF4\x90\x80\x80", "\uFFFD\uFFFD\uFFFD\uFFFD"},
                                        {"\xE2\x9C\x85\x85", "\u2705\uFFFD"}};
   for (const auto& [bytes, text] : cases) EXPECT_EQ(bundled_tokenizer().encode(bytes), bundled_tokenizer().encode(text)) << text;
