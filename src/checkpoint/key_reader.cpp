@@ -29,8 +29,19 @@ std::string integer_range(std::int64_t least, std::int64_t most) { return fmt::f
 
 Json parse_json_object(const std::string& text, const std::string& where) {
   Json value;
+  std::vector<std::set<std::string>> open_objects;  // the keys so far of each
+  const Json::parser_callback_t watch = [&](int, Json::parse_event_t event, Json& parsed) {
+    using Event = Json::parse_event_t;
+    if (event == Event::object_start) open_objects.emplace_back();
+    if (event == Event::object_end) open_objects.pop_back();
+    if (event == Event::key) {
+      const auto& key = parsed.get_ref<const std::string&>();
+      if (!open_objects.back().insert(key).second) fail("{}: {}: found twice, expected once", where, printable(key));
+    }
+    return true;
+  };
   try {
-    value = Json::parse(text);
+    value = Json::parse(text, watch);
   } catch (const Json::exception& error) {
     fail("{}: not JSON: {}", where, printable(error.what()));
   }

@@ -459,8 +459,11 @@ TEST(Generation, EndsOfBothFilesCountAndGreedyMeansTemperatureZero) {
 TEST(Generation, IllFormedValuesAreRefusedByName) {
   for (const auto& [text, message] :
        {std::pair("", "not JSON"), std::pair("[]", "found [], expected a JSON object"),
-        std::pair(R"({"temperature": -1})", "temperature: found -1"), std::pair(R"({"top_p": 2})", "top_p: found 2"),
-        std::pair(R"({"top_k": 1.5})", "top_k: found 1.5"), std::pair(R"({"do_sample": "no"})", "do_sample: found \"no\""),
+        std::pair(R"({"temperature": -1})", "temperature: found -1"),
+        std::pair(R"({"top_k": 1, "top_p": 1, "top_k": 1})", "top_k: found twice, expected once"),
+        std::pair(R"({"x": {"y": {"a": 1}, "a": 1, "y": 1}})", "y: found twice, expected once"),
+        std::pair(R"({"top_p": 2})", "top_p: found 2"), std::pair(R"({"top_k": 1.5})", "top_k: found 1.5"),
+        std::pair(R"({"do_sample": "no"})", "do_sample: found \"no\""),
         std::pair(R"({"eos_token_id": [100]})", "eos_token_id: found [100]")}) {
     const std::string error = error_of([&, json = text] { generation(json); });
     EXPECT_THAT(error, HasSubstr("generation_config.json: "));
