@@ -54,18 +54,18 @@ step_clang() {
 }
 
 step_gcc-werror() {
-  configure "$root/build/gcc-werror" -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER=g++ -DCALANDRA_WERROR=ON
+  configure "$root/build/gcc-werror" -DCALANDRA_UNITY=ON -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER=g++ -DCALANDRA_WERROR=ON
   compile "$root/build/gcc-werror"
 }
 
 step_asan() {
-  configure "$root/build/asan" "${clang_options[@]}" -DCALANDRA_SANITIZE=address,undefined
+  configure "$root/build/asan" "${clang_options[@]}" -DCALANDRA_UNITY=ON -DCALANDRA_SANITIZE=address,undefined
   compile "$root/build/asan"
   test_in "$root/build/asan"
 }
 
 step_tsan() {
-  configure "$root/build/tsan" "${clang_options[@]}" -DCALANDRA_SANITIZE=thread
+  configure "$root/build/tsan" "${clang_options[@]}" -DCALANDRA_UNITY=ON -DCALANDRA_SANITIZE=thread
   compile "$root/build/tsan" test_base test_model test_engine
   # Without randomised addresses: this ThreadSanitizer does not know the layouts of newer kernels.
   (cd "$root/build/tsan" && setarch -R ctest --output-on-failure --timeout 3600 -j "$jobs" -R '^(base|model|engine)$')
@@ -74,7 +74,7 @@ step_tsan() {
 # The corpus is copied: what a run finds stays in build/fuzz/corpus until someone keeps it.
 step_fuzz() {
   local build=$root/build/fuzz name
-  configure "$build" "${clang_options[@]}" -DCALANDRA_FUZZ=ON
+  configure "$build" "${clang_options[@]}" -DCALANDRA_UNITY=ON -DCALANDRA_FUZZ=ON
   compile "$build" fuzz
   for name in $(sources_in fuzz | sed -n 's#^fuzz/\([a-z_]*\)\.cpp$#\1#p' | grep -v '^standalone'); do
     mkdir -p "$build/corpus/$name"
@@ -129,7 +129,7 @@ arm64_libraries() {
 }
 
 release_with_tests() {
-  configure "$release" -DCMAKE_BUILD_TYPE=Release -DCALANDRA_TESTS=ON
+  configure "$release" -DCMAKE_BUILD_TYPE=Release -DCALANDRA_UNITY=ON -DCALANDRA_TESTS=ON
   compile "$release"
 }
 

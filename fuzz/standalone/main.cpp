@@ -4,11 +4,11 @@
 //   fuzz_NAME [-max_total_time=SECONDS] [-runs=N] [-artifact_prefix=PREFIX] FILE_OR_FOLDER...
 
 #include <fcntl.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -50,7 +50,7 @@ void save_current_input() {
 void on_signal(int number) {
   write_message(number == SIGALRM ? "an input took too long\n" : "an input crashed the target\n");
   save_current_input();
-  ::signal(number, SIG_DFL);
+  std::signal(number, SIG_DFL);
   ::raise(number);
 }
 
@@ -82,6 +82,7 @@ std::vector<Input> read_corpus(const std::vector<std::string>& arguments) {
   }
   std::sort(paths.begin(), paths.end());
   std::vector<Input> corpus;
+  corpus.reserve(paths.size());
   for (const auto& path : paths) corpus.push_back(read_input(path));
   if (corpus.empty()) corpus.emplace_back();
   return corpus;
@@ -212,7 +213,7 @@ int main(int argc, char** argv) {
     }
   }
   crash_file = prefix + crash_file;
-  for (const int number : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGALRM}) ::signal(number, on_signal);
+  for (const int number : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGALRM}) std::signal(number, on_signal);
 
   const auto start = std::chrono::steady_clock::now();
   const auto elapsed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };

@@ -37,7 +37,7 @@ Checkpoint Checkpoint::open(const std::filesystem::path& folder, const ConfigOve
 
   checkpoint.remarks_ = checkpoint.shards_.remarks;
   if (checkpoint.config_.mtp_layers > 0 && !checkpoint.weights_.mtp) {
-    checkpoint.remarks_.push_back("config.json announces an MTP layer (num_nextn_predict_layers 1), the files hold none");
+    checkpoint.remarks_.emplace_back("config.json announces an MTP layer (num_nextn_predict_layers 1), the files hold none");
   }
   const std::vector<std::string> surplus = source.surplus();
   if (!surplus.empty()) checkpoint.remarks_.push_back(surplus_remark(surplus));

@@ -169,7 +169,7 @@ void read_moe(KeyReader& keys, Config& config) {
       keys.optional_integer("moe_shared_expert_intermediate_size", 1, kMaxWidth).value_or(config.expert_width);
   config.shared_width = one_shared * keys.integer("num_shared_experts", 0, 64);
   config.num_groups = static_cast<int>(keys.integer("n_group", 1, config.experts));
-  const bool has_pairs = config.num_groups == 1 || config.experts >= 2 * config.num_groups;  // a group's score is its two best
+  const bool has_pairs = config.num_groups == 1 || config.experts / 2 >= config.num_groups;  // a group's score is its two best
   if (config.experts % config.num_groups != 0 || !has_pairs) {
     keys.refuse("n_group", fmt::format("a divisor of the {} experts that leaves at least 2 a group", config.experts));
   }
