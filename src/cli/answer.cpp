@@ -19,7 +19,7 @@ AnswerPrinter::AnswerPrinter(Show show, std::optional<OutputParser> parser)
 bool AnswerPrinter::push(std::string_view text) {
   if (show_ == Show::Raw) print(text);
   if (!parser_) {
-    take({{.kind = Kind::content, .text = std::string(text)}});
+    take({{.kind = Kind::Content, .text = std::string(text)}});
     return true;
   }
   take(parser_->push(text));
@@ -28,7 +28,7 @@ bool AnswerPrinter::push(std::string_view text) {
 
 ParsedOutput AnswerPrinter::finish() {
   if (parser_) take(parser_->finish());
-  if (part_ == Kind::reasoning) write_out(style_.reset);
+  if (part_ == Kind::Reasoning) write_out(style_.reset);
   if (!at_line_start_) write_out("\n");
   return std::move(output_);
 }
@@ -42,31 +42,31 @@ void AnswerPrinter::take(const std::vector<OutputEvent>& events) {
 
 void AnswerPrinter::show(const OutputEvent& event) {
   switch (event.kind) {
-    case Kind::reasoning:
+    case Kind::Reasoning:
       if (!on_terminal_) return;
       [[fallthrough]];
-    case Kind::content:
+    case Kind::Content:
       enter(event.kind);
       print(event.text);
       return;
-    case Kind::tool_end: show_call(output_.tool_calls.back()); return;
-    case Kind::tool_begin:
-    case Kind::tool_arguments:
-    case Kind::tool_incomplete: return;
+    case Kind::ToolEnd: show_call(output_.tool_calls.back()); return;
+    case Kind::ToolBegin:
+    case Kind::ToolArguments:
+    case Kind::ToolIncomplete: return;
   }
 }
 
 /// Reasoning and content are a line apart and of different brightness.
 void AnswerPrinter::enter(Kind part) {
   if (part_ == part) return;
-  if (part_ == Kind::reasoning) write_out(style_.reset);
+  if (part_ == Kind::Reasoning) write_out(style_.reset);
   if (!at_line_start_) print("\n");
-  if (part == Kind::reasoning) write_out(style_.dim);
+  if (part == Kind::Reasoning) write_out(style_.dim);
   part_ = part;
 }
 
 void AnswerPrinter::show_call(const ToolCall& call) {
-  enter(Kind::content);
+  enter(Kind::Content);
   if (!at_line_start_) print("\n");
   std::string text = fmt::format("[call] {}\n", call.name);
   const auto arguments = nlohmann::ordered_json::parse(call.arguments, nullptr, false);

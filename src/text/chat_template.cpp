@@ -80,10 +80,10 @@ void check_tools(const Json& tools) {
 
 /// How the answer to a prompt begins, from the prompt's last characters.
 ReasoningStart reasoning_start(std::string_view prompt, const OutputFormat& format) {
-  if (!format.reasoning) return ReasoningStart::off;
+  if (!format.reasoning) return ReasoningStart::Off;
   prompt = prompt.substr(0, prompt.find_last_not_of(" \t\r\n") + 1);
-  if (prompt.ends_with("<think>")) return ReasoningStart::open;
-  return prompt.ends_with("</think>") ? ReasoningStart::off : ReasoningStart::model_may_open;
+  if (prompt.ends_with("<think>")) return ReasoningStart::Open;
+  return prompt.ends_with("</think>") ? ReasoningStart::Off : ReasoningStart::ModelMayOpen;
 }
 
 std::string text_or_empty(const Json& message, const char* key) {
@@ -222,7 +222,7 @@ void ChatTemplate::render_continuation(ChatPrompt& prompt, Json context, const J
   const std::size_t cut = prompt.text.rfind(kContinueHere);
   if (cut == std::string::npos) fail("{}: the template does not show the {} of the last message", where_, field);
   prompt.text.resize(cut);
-  if (content.empty() && output_format_.reasoning) prompt.reasoning_start = ReasoningStart::open;
+  if (content.empty() && output_format_.reasoning) prompt.reasoning_start = ReasoningStart::Open;
 }
 
 }  // namespace calandra

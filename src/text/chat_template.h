@@ -29,7 +29,7 @@ struct ChatRequest {
 
 struct ChatPrompt {
   std::string text;
-  ReasoningStart reasoning_start = ReasoningStart::off;
+  ReasoningStart reasoning_start = ReasoningStart::Off;
   std::vector<std::string> unused_kwargs;  ///< keys of template_kwargs that the template never reads
 };
 

@@ -13,12 +13,12 @@
 
 namespace calandra {
 
-enum class SpecialTokens : std::uint8_t { kKeep, kSkip };
+enum class SpecialTokens : std::uint8_t { Keep, Skip };
 
 class Detokenizer {
  public:
   /// `tokenizer` must outlive this.
-  explicit Detokenizer(const Tokenizer& tokenizer, SpecialTokens special_tokens = SpecialTokens::kKeep)
+  explicit Detokenizer(const Tokenizer& tokenizer, SpecialTokens special_tokens = SpecialTokens::Keep)
       : tokenizer_(&tokenizer), special_tokens_(special_tokens) {}
 
   /// The text that `id` completes; often empty. An id that no token has, and a special token to skip, adds nothing.
@@ -35,6 +35,6 @@ class Detokenizer {
 
 /// The text of all `ids`.
 std::string detokenize(const Tokenizer& tokenizer, std::span<const std::int32_t> ids,
-                       SpecialTokens special_tokens = SpecialTokens::kKeep);
+                       SpecialTokens special_tokens = SpecialTokens::Keep);
 
 }  // namespace calandra

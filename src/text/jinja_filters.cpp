@@ -76,7 +76,7 @@ std::string title_words(std::string_view text) {
 Value trim_filter(Runtime& runtime, const Value& input, const Arguments& arguments) {
   const Value chars = bind(arguments, {"chars"})[0];
   const std::string text = soft_text(runtime, input);
-  return std::string(given(chars) ? strip(text, Side::both, to_text(chars)) : strip(text, Side::both));
+  return std::string(given(chars) ? strip(text, Side::Both, to_text(chars)) : strip(text, Side::Both));
 }
 
 Value replace_filter(Runtime& runtime, const Value& input, const Arguments& arguments) {
@@ -150,7 +150,7 @@ Value int_filter(Runtime&, const Value& input, const Arguments& arguments) {
   std::optional<double> real = input.number();
   if (input.integer()) return *input.integer();
   if (input.text()) {
-    std::string digits(strip(*input.text(), Side::both));
+    std::string digits(strip(*input.text(), Side::Both));
     if (digits.starts_with('+')) digits.erase(0, 1);
     if (base == 16 && (digits.starts_with("0x") || digits.starts_with("0X"))) digits.erase(0, 2);
     std::int64_t value = 0;
@@ -168,7 +168,7 @@ Value float_filter(Runtime&, const Value& input, const Arguments& arguments) {
   const Value fallback = bind(arguments, {"default"})[0];
   if (input.number()) return *input.number();
   if (input.text()) {
-    const std::string digits(strip(*input.text(), Side::both));
+    const std::string digits(strip(*input.text(), Side::Both));
     double parsed = 0;
     const char* begin = digits.data() + (digits.starts_with('+') ? 1 : 0);
     const auto result = std::from_chars(begin, digits.data() + digits.size(), parsed);
@@ -189,7 +189,7 @@ Value default_filter(Runtime&, const Value& input, const Arguments& arguments) {
 Value abs_filter(Runtime& runtime, const Value& input, const Arguments&) {
   if (!input.number()) fail("bad operand type for abs(): '{}'", type_name(input));
   if (input.real()) return std::fabs(*input.real());
-  return *input.integer() < 0 ? operate(runtime, BinaryOperator::subtract, std::int64_t{0}, input) : Value(*input.integer());
+  return *input.integer() < 0 ? operate(runtime, BinaryOperator::Subtract, std::int64_t{0}, input) : Value(*input.integer());
 }
 
 /// Python's rounding: to even, and correct for the decimal digits.
@@ -220,7 +220,7 @@ Value sum_filter(Runtime& runtime, const Value& input, const Arguments& argument
   const List values = bind(arguments, {"attribute", "start"});
   Value total = values[1].is_undefined() ? Value(std::int64_t{0}) : values[1];
   for (const Value& value : items_of(runtime, input)) {
-    total = operate(runtime, BinaryOperator::add, total, given(values[0]) ? attribute_path(runtime, value, values[0]) : value);
+    total = operate(runtime, BinaryOperator::Add, total, given(values[0]) ? attribute_path(runtime, value, values[0]) : value);
   }
   return total;
 }

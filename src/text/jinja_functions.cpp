@@ -19,7 +19,7 @@ bool is_greater(Runtime&, const Value& v, const Arguments& a) { return compare(v
 bool is_greater_equal(Runtime&, const Value& v, const Arguments& a) { return compare(v, bind(a, {"other"})[0], ">=") >= 0; }
 
 bool is_divisible(Runtime& runtime, const Value& value, const Value& by) {
-  return equal(operate(runtime, BinaryOperator::modulo, value, by), std::int64_t{0});
+  return equal(operate(runtime, BinaryOperator::Modulo, value, by), std::int64_t{0});
 }
 
 bool is_countable(const Value& v) { return v.text() || v.sequence() || v.mapping() || v.is_undefined(); }
@@ -59,7 +59,7 @@ constexpr FunctionEntry kTests[] = {
     {"none", [](Runtime&, const Value& v, const Arguments&) { return v.is_none(); }},
     {"number", [](Runtime&, const Value& v, const Arguments&) { return v.number().has_value(); }},
     {"odd", [](Runtime& r, const Value& v,
-               const Arguments&) { return equal(operate(r, BinaryOperator::modulo, v, std::int64_t{2}), std::int64_t{1}); }},
+               const Arguments&) { return equal(operate(r, BinaryOperator::Modulo, v, std::int64_t{2}), std::int64_t{1}); }},
     {"sameas", [](Runtime&, const Value& v, const Arguments& a) { return same_kind_and_equal(v, bind(a, {"other"})[0]); }},
     {"sequence", [](Runtime&, const Value& v, const Arguments&) { return is_countable(v); }},
     {"string", [](Runtime&, const Value& v, const Arguments&) { return v.is_text(); }},

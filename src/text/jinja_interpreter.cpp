@@ -101,14 +101,14 @@ ScopePtr inner_scope(const ScopePtr& parent) { return std::make_shared<Scope>(Sc
 
 bool holds(Relation relation, const Value& a, const Value& b) {
   switch (relation) {
-    case Relation::equal: return equal(a, b);
-    case Relation::not_equal: return !equal(a, b);
-    case Relation::less: return compare(a, b, "<") < 0;
-    case Relation::less_equal: return compare(a, b, "<=") <= 0;
-    case Relation::greater: return compare(a, b, ">") > 0;
-    case Relation::greater_equal: return compare(a, b, ">=") >= 0;
-    case Relation::in: return contains(b, a);
-    case Relation::not_in: return !contains(b, a);
+    case Relation::Equal: return equal(a, b);
+    case Relation::NotEqual: return !equal(a, b);
+    case Relation::Less: return compare(a, b, "<") < 0;
+    case Relation::LessEqual: return compare(a, b, "<=") <= 0;
+    case Relation::Greater: return compare(a, b, ">") > 0;
+    case Relation::GreaterEqual: return compare(a, b, ">=") >= 0;
+    case Relation::In: return contains(b, a);
+    case Relation::NotIn: return !contains(b, a);
   }
   return false;
 }
@@ -165,9 +165,9 @@ std::string Interpreter::run() {
 Interpreter::Flow Interpreter::run_body(const Body& body, const ScopePtr& scope) {
   for (const Statement& statement : body) {
     const Flow flow = run_statement(statement, scope);
-    if (flow != Flow::next) return flow;
+    if (flow != Flow::Next) return flow;
   }
-  return Flow::next;
+  return Flow::Next;
 }
 
 Interpreter::Flow Interpreter::run_statement(const Statement& statement, const ScopePtr& scope) {
@@ -198,9 +198,9 @@ Interpreter::Flow Interpreter::run_statement(const Statement& statement, const S
   } else if (const auto* with = std::get_if<With>(&node)) {
     run_with(*with, scope);
   } else {
-    return std::holds_alternative<Break>(node) ? Flow::leave_loop : Flow::next_round;
+    return std::holds_alternative<Break>(node) ? Flow::LeaveLoop : Flow::NextRound;
   }
-  return Flow::next;
+  return Flow::Next;
 }
 
 Interpreter::Flow Interpreter::run_if(const If& statement, const ScopePtr& scope) {
@@ -237,7 +237,7 @@ void Interpreter::run_loop(const For& statement, const Value& items, const Scope
     const ScopePtr round = inner_scope(scope);
     round->set("loop", static_cast<Object*>(loop));
     assign(statement.target, loop->items()[i], *round);
-    if (run_body(statement.body, round) == Flow::leave_loop) break;
+    if (run_body(statement.body, round) == Flow::LeaveLoop) break;
   }
   loop->finish();
 }
@@ -390,10 +390,10 @@ Value Interpreter::evaluate_node(const TestOf& node, const ScopePtr& scope) {
 
 Value Interpreter::evaluate_node(const Unary& node, const ScopePtr& scope) {
   const Value value = evaluate(*node.operand, scope);
-  if (node.operation == UnaryOperator::logical_not) return !value.truth();
+  if (node.operation == UnaryOperator::LogicalNot) return !value.truth();
   if (value.is_undefined()) fail("{}", value.reason());
   if (!value.number()) fail("bad operand type for unary operator: '{}'", type_name(value));
-  return operate(runtime_, node.operation == UnaryOperator::minus ? BinaryOperator::subtract : BinaryOperator::add,
+  return operate(runtime_, node.operation == UnaryOperator::Minus ? BinaryOperator::Subtract : BinaryOperator::Add,
                  value.real() ? Value(-0.0) : Value(std::int64_t{0}), value);
 }
 

@@ -41,7 +41,7 @@ class Interpreter {
   }
 
  private:
-  enum class Flow { next, leave_loop, next_round };
+  enum class Flow { Next, LeaveLoop, NextRound };
   class Depth;
 
   Flow run_body(const Body& body, const ScopePtr& scope);

@@ -46,7 +46,7 @@ class Lexer {
 
   std::vector<Token> run() {
     while (position_ < source_.size()) lex_text_and_tag();
-    add(TokenKind::end, "end of template");
+    add(TokenKind::End, "end of template");
     return std::move(tokens_);
   }
 
@@ -82,7 +82,7 @@ class Lexer {
     const std::size_t begin = position_;
     const std::size_t tag = find_tag();
     if (tag == std::string::npos) {
-      add(TokenKind::text, source_.substr(begin));
+      add(TokenKind::Text, source_.substr(begin));
       position_ = source_.size();
       return;
     }
@@ -90,19 +90,19 @@ class Lexer {
     const char sign = tag + 2 < source_.size() ? source_[tag + 2] : '\0';
     std::string_view text = std::string_view(source_).substr(begin, tag - begin);
     text = text_before_tag(text, kind, sign, begin == 0 || source_[begin - 1] == '\n');
-    if (!text.empty()) add(TokenKind::text, std::string(text));
+    if (!text.empty()) add(TokenKind::Text, std::string(text));
     advance(tag - begin + 2 + (sign == '-' || sign == '+' ? 1 : 0));
     if (kind == '#') {
       lex_comment();
     } else if (kind == '{') {
-      lex_inside(TokenKind::begin_output, TokenKind::end_output, "}}");
+      lex_inside(TokenKind::BeginOutput, TokenKind::EndOutput, "}}");
     } else if (!lex_raw()) {
-      lex_inside(TokenKind::begin_block, TokenKind::end_block, "%}");
+      lex_inside(TokenKind::BeginBlock, TokenKind::EndBlock, "%}");
     }
   }
 
   static std::string_view text_before_tag(std::string_view text, char kind, char sign, bool begins_line) {
-    if (sign == '-') return strip(text, Side::right);
+    if (sign == '-') return strip(text, Side::Right);
     if (sign == '+' || kind == '{') return text;
     const std::size_t line_begin = text.rfind('\n') + 1;
     if (line_begin == 0 && !begins_line) return text;
@@ -166,7 +166,7 @@ class Lexer {
       if (source_.compare(i, 2, "%}") != 0) continue;
       std::string_view text = std::string_view(source_).substr(begin, tag - begin);
       text = text_before_tag(text, '%', sign, begin == 0 || source_[begin - 1] == '\n');
-      if (!text.empty()) add(TokenKind::text, std::string(text));
+      if (!text.empty()) add(TokenKind::Text, std::string(text));
       advance(i + 2 - position_);
       after_tag(end_sign);
       return;
@@ -175,7 +175,7 @@ class Lexer {
   }
 
   void lex_inside(TokenKind begin_kind, TokenKind end_kind, std::string_view end) {
-    add(begin_kind, begin_kind == TokenKind::begin_output ? "{{" : "{%");
+    add(begin_kind, begin_kind == TokenKind::BeginOutput ? "{{" : "{%");
     std::string open;  // brackets; inside of them an end tag is none
     while (true) {
       skip_blanks();
@@ -197,7 +197,7 @@ class Lexer {
     if (is_name_begin(c)) {
       std::size_t size = 1;
       while (is_name_part(at(size))) ++size;
-      add(TokenKind::name, std::string(rest().substr(0, size)));
+      add(TokenKind::Name, std::string(rest().substr(0, size)));
       advance(size);
     } else if (is_digit(c)) {
       lex_number();
@@ -218,7 +218,7 @@ class Lexer {
       if (open.empty() || open.back() != c) reject(fmt::format("unexpected '{}'", c));
       open.pop_back();
     }
-    add(TokenKind::symbol, std::string(*symbol));
+    add(TokenKind::Symbol, std::string(*symbol));
     advance(symbol->size());
   }
 
@@ -242,7 +242,7 @@ class Lexer {
     }
     take_digits();
     // After a dot a number is an index, as in a.0.1
-    const bool is_index = !tokens_.empty() && tokens_.back().text == "." && tokens_.back().kind == TokenKind::symbol;
+    const bool is_index = !tokens_.empty() && tokens_.back().text == "." && tokens_.back().kind == TokenKind::Symbol;
     bool is_real = false;
     if (!is_index && at(size) == '.' && is_digit(at(size + 1))) {
       is_real = true;
@@ -260,7 +260,7 @@ class Lexer {
       add_integer(digits, 10, size);
       return;
     }
-    add(TokenKind::number, std::string(rest().substr(0, size)));
+    add(TokenKind::Number, std::string(rest().substr(0, size)));
     tokens_.back().number = std::strtod(digits.c_str(), nullptr);
     advance(size);
   }
@@ -271,7 +271,7 @@ class Lexer {
     if (error != std::errc{} || end != digits.data() + digits.size()) {
       reject(fmt::format("'{}' is no integer of 64 bits", rest().substr(0, std::min<std::size_t>(size, 40))));
     }
-    add(TokenKind::number, std::string(rest().substr(0, size)));
+    add(TokenKind::Number, std::string(rest().substr(0, size)));
     tokens_.back().number = value;
     advance(size);
   }
@@ -281,7 +281,7 @@ class Lexer {
     std::size_t end = 1;
     while (position_ + end < source_.size() && at(end) != quote) end += at(end) == '\\' ? 2 : 1;
     if (position_ + end >= source_.size()) reject("string is not closed");
-    add(TokenKind::string, unescape(rest().substr(1, end - 1)));
+    add(TokenKind::String, unescape(rest().substr(1, end - 1)));
     advance(end + 1);
   }
 

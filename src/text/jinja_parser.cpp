@@ -19,16 +19,16 @@ class Parser {
 
   Body parse_template() {
     Body body = parse_body({});
-    if (current().kind != TokenKind::end) reject(fmt::format("unexpected '{}'", current().text));
+    if (current().kind != TokenKind::End) reject(fmt::format("unexpected '{}'", current().text));
     return body;
   }
 
   /// The tokens are those of one output tag.
   ExpressionPtr parse_single_expression() {
-    expect(TokenKind::begin_output);
+    expect(TokenKind::BeginOutput);
     ExpressionPtr result = parse_tuple();
-    expect(TokenKind::end_output);
-    expect(TokenKind::end);
+    expect(TokenKind::EndOutput);
+    expect(TokenKind::End);
     return result;
   }
 
@@ -60,8 +60,8 @@ class Parser {
     return token;
   }
   bool is(TokenKind kind, std::string_view text) const { return current().kind == kind && current().text == text; }
-  bool is_symbol(std::string_view text) const { return is(TokenKind::symbol, text); }
-  bool is_word(std::string_view text) const { return is(TokenKind::name, text); }
+  bool is_symbol(std::string_view text) const { return is(TokenKind::Symbol, text); }
+  bool is_word(std::string_view text) const { return is(TokenKind::Name, text); }
   bool accept_symbol(std::string_view text) { return is_symbol(text) && (take(), true); }
   bool accept_word(std::string_view text) { return is_word(text) && (take(), true); }
   void expect(TokenKind kind) {
@@ -75,7 +75,7 @@ class Parser {
     if (!accept_word(text)) reject(fmt::format("expected '{}', found '{}'", text, current().text));
   }
   std::string expect_name() {
-    if (current().kind != TokenKind::name) reject(fmt::format("expected a name, found '{}'", current().text));
+    if (current().kind != TokenKind::Name) reject(fmt::format("expected a name, found '{}'", current().text));
     return take().text;
   }
 
@@ -93,14 +93,14 @@ class Parser {
     Body body;
     while (true) {
       const int line = current().line;
-      if (current().kind == TokenKind::text) {
+      if (current().kind == TokenKind::Text) {
         body.push_back({TextOut{take().text}, line});
-      } else if (current().kind == TokenKind::begin_output) {
+      } else if (current().kind == TokenKind::BeginOutput) {
         take();
         body.push_back({Output{parse_tuple()}, line});
-        expect(TokenKind::end_output);
-      } else if (current().kind == TokenKind::begin_block) {
-        if (next().kind == TokenKind::name && std::find(ends.begin(), ends.end(), next().text) != ends.end()) {
+        expect(TokenKind::EndOutput);
+      } else if (current().kind == TokenKind::BeginBlock) {
+        if (next().kind == TokenKind::Name && std::find(ends.begin(), ends.end(), next().text) != ends.end()) {
           take();
           return body;
         }
@@ -114,7 +114,7 @@ class Parser {
   }
 
   Body parse_block(std::string_view end) {
-    expect(TokenKind::end_block);
+    expect(TokenKind::EndBlock);
     Body body = parse_body({end});
     take();
     return body;
@@ -147,7 +147,7 @@ class Parser {
     } else {
       reject(fmt::format("unknown tag '{}'", word));
     }
-    if (current().kind != TokenKind::end_block) reject(fmt::format("expected '%}}', found '{}'", current().text));
+    if (current().kind != TokenKind::EndBlock) reject(fmt::format("expected '%}}', found '{}'", current().text));
     take();
   }
 
@@ -162,7 +162,7 @@ class Parser {
     }
     while (accept_symbol(",")) {
       target.unpack = true;
-      if (current().kind != TokenKind::name || is_word("in")) break;
+      if (current().kind != TokenKind::Name || is_word("in")) break;
       target.names.push_back(parse_target_name());
     }
     if (in_parentheses) expect_symbol(")");
@@ -192,7 +192,7 @@ class Parser {
     If statement;
     while (true) {
       ExpressionPtr condition = parse_tuple(false);
-      expect(TokenKind::end_block);
+      expect(TokenKind::EndBlock);
       Body branch = parse_body({"elif", "else", "endif"});
       statement.branches.emplace_back(std::move(condition), std::move(branch));
       if (!accept_word("elif")) break;
@@ -214,7 +214,7 @@ class Parser {
     statement.items = parse_tuple(false);
     if (accept_word("if")) statement.condition = parse_expression();
     statement.recursive = accept_word("recursive");
-    expect(TokenKind::end_block);
+    expect(TokenKind::EndBlock);
     ++loops_;
     statement.body = parse_body({"else", "endfor"});
     --loops_;
@@ -272,7 +272,7 @@ class Parser {
 
   void parse_with(Body& body, int line) {
     With statement;
-    while (current().kind != TokenKind::end_block) {
+    while (current().kind != TokenKind::EndBlock) {
       if (!statement.values.empty()) expect_symbol(",");
       Target target = parse_target(false);
       expect_symbol("=");
@@ -289,8 +289,8 @@ class Parser {
     const int line = current().line;
     const auto parse_item = [&] { return with_conditional ? parse_expression() : parse_or(); };
     const auto ends = [&] {
-      return current().kind == TokenKind::end_block || current().kind == TokenKind::end_output || is_symbol(")") ||
-             is_word("in") || is_word("recursive") || is_word("if");
+      return current().kind == TokenKind::EndBlock || current().kind == TokenKind::EndOutput || is_symbol(")") || is_word("in") ||
+             is_word("recursive") || is_word("if");
     };
     ExpressionPtr first = parse_item();
     if (!is_symbol(",")) return first;
@@ -342,22 +342,22 @@ class Parser {
     Level level(*this);
     level.grow();
     take();
-    return make(line, Unary{UnaryOperator::logical_not, parse_not()});
+    return make(line, Unary{UnaryOperator::LogicalNot, parse_not()});
   }
 
   std::optional<Relation> accept_relation() {
     constexpr std::pair<std::string_view, Relation> kRelations[] = {
-        {"==", Relation::equal},      {"!=", Relation::not_equal}, {"<", Relation::less},
-        {"<=", Relation::less_equal}, {">", Relation::greater},    {">=", Relation::greater_equal},
+        {"==", Relation::Equal},     {"!=", Relation::NotEqual}, {"<", Relation::Less},
+        {"<=", Relation::LessEqual}, {">", Relation::Greater},   {">=", Relation::GreaterEqual},
     };
     for (const auto& [symbol, relation] : kRelations) {
       if (accept_symbol(symbol)) return relation;
     }
-    if (accept_word("in")) return Relation::in;
-    if (is_word("not") && next().kind == TokenKind::name && next().text == "in") {
+    if (accept_word("in")) return Relation::In;
+    if (is_word("not") && next().kind == TokenKind::Name && next().text == "in") {
       take();
       take();
-      return Relation::not_in;
+      return Relation::NotIn;
     }
     return std::nullopt;
   }
@@ -388,7 +388,7 @@ class Parser {
   }
 
   ExpressionPtr parse_sum() {
-    return parse_binary({{"+", BinaryOperator::add}, {"-", BinaryOperator::subtract}}, [&] { return parse_concatenation(); });
+    return parse_binary({{"+", BinaryOperator::Add}, {"-", BinaryOperator::Subtract}}, [&] { return parse_concatenation(); });
   }
 
   ExpressionPtr parse_concatenation() {
@@ -401,12 +401,12 @@ class Parser {
   }
 
   ExpressionPtr parse_product() {
-    return parse_binary({{"*", BinaryOperator::multiply},
-                         {"/", BinaryOperator::divide},
-                         {"//", BinaryOperator::floor_divide},
-                         {"%", BinaryOperator::modulo}},
+    return parse_binary({{"*", BinaryOperator::Multiply},
+                         {"/", BinaryOperator::Divide},
+                         {"//", BinaryOperator::FloorDivide},
+                         {"%", BinaryOperator::Modulo}},
                         [&] {
-                          return parse_binary({{"**", BinaryOperator::power}}, [&] { return parse_unary(true); });
+                          return parse_binary({{"**", BinaryOperator::Power}}, [&] { return parse_unary(true); });
                         });
   }
 
@@ -416,9 +416,9 @@ class Parser {
     const int line = current().line;
     ExpressionPtr result;
     if (accept_symbol("-")) {
-      result = make(line, Unary{UnaryOperator::minus, parse_unary(false)});
+      result = make(line, Unary{UnaryOperator::Minus, parse_unary(false)});
     } else if (accept_symbol("+")) {
-      result = make(line, Unary{UnaryOperator::plus, parse_unary(false)});
+      result = make(line, Unary{UnaryOperator::Plus, parse_unary(false)});
     } else {
       result = parse_postfix(parse_primary());
     }
@@ -428,14 +428,14 @@ class Parser {
   ExpressionPtr parse_primary() {
     const Token token = take();
     switch (token.kind) {
-      case TokenKind::name: return parse_name(token);
-      case TokenKind::number: return make(token.line, Literal{token.number});
-      case TokenKind::string: {
+      case TokenKind::Name: return parse_name(token);
+      case TokenKind::Number: return make(token.line, Literal{token.number});
+      case TokenKind::String: {
         std::string text = token.text;
-        while (current().kind == TokenKind::string) text += take().text;
+        while (current().kind == TokenKind::String) text += take().text;
         return make(token.line, Literal{std::move(text)});
       }
-      case TokenKind::symbol:
+      case TokenKind::Symbol:
         if (token.text == "(") return parse_parentheses(token.line);
         if (token.text == "[") return parse_list(token.line);
         if (token.text == "{") return parse_dict(token.line);
@@ -500,7 +500,7 @@ class Parser {
   }
 
   ExpressionPtr parse_attribute(ExpressionPtr object, int line) {
-    if (current().kind == TokenKind::number) return make(line, Subscript{std::move(object), make(line, Literal{take().number})});
+    if (current().kind == TokenKind::Number) return make(line, Subscript{std::move(object), make(line, Literal{take().number})});
     return make(line, AttributeRef{std::move(object), expect_name()});
   }
 
@@ -531,7 +531,7 @@ class Parser {
       } else if (accept_symbol("*")) {
         if (arguments.more_positional) reject("more than one '*'");
         arguments.more_positional = parse_expression();
-      } else if (current().kind == TokenKind::name && next().kind == TokenKind::symbol && next().text == "=") {
+      } else if (current().kind == TokenKind::Name && next().kind == TokenKind::Symbol && next().text == "=") {
         std::string name = take().text;
         take();
         arguments.named.emplace_back(std::move(name), parse_expression());
@@ -586,14 +586,14 @@ class Parser {
       arguments.positional.push_back(parse_postfix(parse_primary()));
     }
     ExpressionPtr result = make(line, TestOf{std::move(input), test, std::move(arguments)});
-    return negated ? make(line, Unary{UnaryOperator::logical_not, std::move(result)}) : std::move(result);
+    return negated ? make(line, Unary{UnaryOperator::LogicalNot, std::move(result)}) : std::move(result);
   }
 
   /// `x is divisibleby 3` has an argument without parentheses.
   bool begins_test_argument() const {
-    if (current().kind == TokenKind::string || current().kind == TokenKind::number) return true;
+    if (current().kind == TokenKind::String || current().kind == TokenKind::Number) return true;
     if (is_symbol("[") || is_symbol("{")) return true;
-    if (current().kind != TokenKind::name) return false;
+    if (current().kind != TokenKind::Name) return false;
     if (is_word("is")) reject("tests cannot be chained with 'is'");
     constexpr std::string_view kOperators[] = {"else", "or", "and", "if", "in", "not", "recursive"};
     return std::find(std::begin(kOperators), std::end(kOperators), current().text) == std::end(kOperators);
@@ -629,10 +629,10 @@ std::optional<Value> literal_value(const Expression& expression) {
     return Value::dict(entries);
   }
   const auto* unary = std::get_if<Unary>(&expression.node);
-  if (!unary || unary->operation == UnaryOperator::logical_not) return std::nullopt;
+  if (!unary || unary->operation == UnaryOperator::LogicalNot) return std::nullopt;
   const auto operand = literal_value(*unary->operand);
   if (!operand || operand->boolean() || !operand->number()) return std::nullopt;
-  if (unary->operation == UnaryOperator::plus) return operand;
+  if (unary->operation == UnaryOperator::Plus) return operand;
   return operand->real() ? Value(-*operand->real()) : Value(-*operand->integer());
 }
 

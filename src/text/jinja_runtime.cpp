@@ -21,13 +21,13 @@ namespace {
 
 std::string_view symbol_of(BinaryOperator operation) {
   switch (operation) {
-    case BinaryOperator::add: return "+";
-    case BinaryOperator::subtract: return "-";
-    case BinaryOperator::multiply: return "*";
-    case BinaryOperator::divide: return "/";
-    case BinaryOperator::floor_divide: return "//";
-    case BinaryOperator::modulo: return "%";
-    case BinaryOperator::power: return "**";
+    case BinaryOperator::Add: return "+";
+    case BinaryOperator::Subtract: return "-";
+    case BinaryOperator::Multiply: return "*";
+    case BinaryOperator::Divide: return "/";
+    case BinaryOperator::FloorDivide: return "//";
+    case BinaryOperator::Modulo: return "%";
+    case BinaryOperator::Power: return "**";
   }
   return "";
 }
@@ -56,19 +56,19 @@ Value operate_integers(BinaryOperator operation, std::int64_t a, std::int64_t b)
   std::int64_t result = 0;
   bool overflow = false;
   switch (operation) {
-    case BinaryOperator::add: overflow = __builtin_add_overflow(a, b, &result); break;
-    case BinaryOperator::subtract: overflow = __builtin_sub_overflow(a, b, &result); break;
-    case BinaryOperator::multiply: overflow = __builtin_mul_overflow(a, b, &result); break;
-    case BinaryOperator::divide:
+    case BinaryOperator::Add: overflow = __builtin_add_overflow(a, b, &result); break;
+    case BinaryOperator::Subtract: overflow = __builtin_sub_overflow(a, b, &result); break;
+    case BinaryOperator::Multiply: overflow = __builtin_mul_overflow(a, b, &result); break;
+    case BinaryOperator::Divide:
       if (b == 0) fail("division by zero");
       return static_cast<double>(a) / static_cast<double>(b);
-    case BinaryOperator::floor_divide:
-    case BinaryOperator::modulo:
+    case BinaryOperator::FloorDivide:
+    case BinaryOperator::Modulo:
       if (b == 0) fail("integer division or modulo by zero");
       overflow = b == -1 && a == std::numeric_limits<std::int64_t>::min();
-      if (!overflow) result = operation == BinaryOperator::modulo ? a - floor_divide(a, b) * b : floor_divide(a, b);
+      if (!overflow) result = operation == BinaryOperator::Modulo ? a - floor_divide(a, b) * b : floor_divide(a, b);
       break;
-    case BinaryOperator::power:
+    case BinaryOperator::Power:
       if (b < 0) return std::pow(static_cast<double>(a), static_cast<double>(b));
       result = integer_power(a, b);
       break;
@@ -79,16 +79,16 @@ Value operate_integers(BinaryOperator operation, std::int64_t a, std::int64_t b)
 
 Value operate_floats(BinaryOperator operation, double a, double b) {
   const bool divides =
-      operation == BinaryOperator::divide || operation == BinaryOperator::floor_divide || operation == BinaryOperator::modulo;
+      operation == BinaryOperator::Divide || operation == BinaryOperator::FloorDivide || operation == BinaryOperator::Modulo;
   if (divides && b == 0) fail("float division by zero");
   switch (operation) {
-    case BinaryOperator::add: return a + b;
-    case BinaryOperator::subtract: return a - b;
-    case BinaryOperator::multiply: return a * b;
-    case BinaryOperator::divide: return a / b;
-    case BinaryOperator::floor_divide: return std::floor((a - float_modulo(a, b)) / b + 0.5);
-    case BinaryOperator::modulo: return float_modulo(a, b);
-    case BinaryOperator::power: return std::pow(a, b);
+    case BinaryOperator::Add: return a + b;
+    case BinaryOperator::Subtract: return a - b;
+    case BinaryOperator::Multiply: return a * b;
+    case BinaryOperator::Divide: return a / b;
+    case BinaryOperator::FloorDivide: return std::floor((a - float_modulo(a, b)) / b + 0.5);
+    case BinaryOperator::Modulo: return float_modulo(a, b);
+    case BinaryOperator::Power: return std::pow(a, b);
   }
   return 0.0;
 }
@@ -256,12 +256,12 @@ Value call(Runtime& runtime, const Value& callee, const Arguments& arguments) {
 Value operate(Runtime& runtime, BinaryOperator operation, const Value& a, const Value& b) {
   if (a.integer() && b.integer()) return operate_integers(operation, *a.integer(), *b.integer());
   if (a.number() && b.number()) return operate_floats(operation, *a.number(), *b.number());
-  if (operation == BinaryOperator::add) return add(runtime, a, b);
-  if (operation == BinaryOperator::multiply) {
+  if (operation == BinaryOperator::Add) return add(runtime, a, b);
+  if (operation == BinaryOperator::Multiply) {
     if ((a.text() || a.sequence()) && b.integer()) return repeat(runtime, a, *b.integer());
     if ((b.text() || b.sequence()) && a.integer()) return repeat(runtime, b, *a.integer());
   }
-  if (operation == BinaryOperator::modulo && a.text()) {
+  if (operation == BinaryOperator::Modulo && a.text()) {
     std::string text = format_text(*a.text(), b.sequence() && b.sequence()->is_tuple ? b.sequence()->items : List{b});
     runtime.spend(text.size());
     return text;

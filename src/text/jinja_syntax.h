@@ -15,7 +15,7 @@
 
 namespace calandra::jinja {
 
-enum class TokenKind { text, begin_output, end_output, begin_block, end_block, name, number, string, symbol, end };
+enum class TokenKind { Text, BeginOutput, EndOutput, BeginBlock, EndBlock, Name, Number, String, Symbol, End };
 
 struct Token {
   TokenKind kind;
@@ -79,12 +79,12 @@ struct TestOf {
   Test test;
   CallArguments arguments;
 };
-enum class UnaryOperator { plus, minus, logical_not };
+enum class UnaryOperator { Plus, Minus, LogicalNot };
 struct Unary {
   UnaryOperator operation;
   ExpressionPtr operand;
 };
-enum class BinaryOperator { add, subtract, multiply, divide, floor_divide, modulo, power };
+enum class BinaryOperator { Add, Subtract, Multiply, Divide, FloorDivide, Modulo, Power };
 struct Binary {
   BinaryOperator operation;
   ExpressionPtr left, right;
@@ -93,7 +93,7 @@ struct Logic {
   bool is_and;
   ExpressionPtr left, right;
 };
-enum class Relation { equal, not_equal, less, less_equal, greater, greater_equal, in, not_in };
+enum class Relation { Equal, NotEqual, Less, LessEqual, Greater, GreaterEqual, In, NotIn };
 struct Comparison {
   ExpressionPtr first;
   std::vector<std::pair<Relation, ExpressionPtr>> others;

@@ -86,14 +86,14 @@ bool has_only_case(std::string_view text, bool (*wanted)(std::int32_t), bool (*o
 
 template <class Taken>
 std::string_view strip_if(std::string_view text, Side side, Taken&& taken) {
-  if (side != Side::right) {
+  if (side != Side::Right) {
     while (!text.empty()) {
       const std::size_t size = character_size(text, 0);
       if (!taken(text.substr(0, size))) break;
       text.remove_prefix(size);
     }
   }
-  if (side != Side::left) {
+  if (side != Side::Left) {
     while (!text.empty()) {
       const std::size_t size = last_character_size(text);
       if (!taken(text.substr(text.size() - size))) break;
@@ -191,7 +191,7 @@ std::string_view strip(std::string_view text, Side side, std::string_view chars)
 
 std::vector<std::string_view> split(std::string_view text, std::int64_t limit, bool from_right) {
   std::vector<std::string_view> parts;
-  const Side near = from_right ? Side::right : Side::left;
+  const Side near = from_right ? Side::Right : Side::Left;
   text = strip(text, near);
   while (!text.empty()) {
     if (limit >= 0 && static_cast<std::int64_t>(parts.size()) == limit) {

@@ -27,7 +27,7 @@ std::string lower(std::string_view text);
 std::string capitalize(std::string_view text);  ///< first character in upper case, the others in lower case
 std::string title(std::string_view text);       ///< so for every run of letters
 
-enum class Side { left, right, both };
+enum class Side { Left, Right, Both };
 /// Takes white space off, or any of the characters of `chars`.
 std::string_view strip(std::string_view text, Side side);
 std::string_view strip(std::string_view text, Side side, std::string_view chars);

@@ -107,22 +107,22 @@ void Normalizer::add(const JsonView& config) {
   if (type == "Sequence") {
     for (const JsonView& part : config.at("normalizers").elements()) add(part);
   } else if (type == "NFC") {
-    steps_.push_back({.kind = Kind::kNfc});
+    steps_.push_back({.kind = Kind::Nfc});
   } else if (type == "NFD") {
-    steps_.push_back({.kind = Kind::kNfd});
+    steps_.push_back({.kind = Kind::Nfd});
   } else if (type == "NFKC") {
-    steps_.push_back({.kind = Kind::kNfkc});
+    steps_.push_back({.kind = Kind::Nfkc});
   } else if (type == "NFKD") {
-    steps_.push_back({.kind = Kind::kNfkd});
+    steps_.push_back({.kind = Kind::Nfkd});
   } else if (type == "Lowercase") {
-    steps_.push_back({.kind = Kind::kLowercase});
+    steps_.push_back({.kind = Kind::Lowercase});
   } else if (type == "Strip") {
     steps_.push_back(
-        {.kind = Kind::kStrip, .left = config.at("strip_left").as_bool(), .right = config.at("strip_right").as_bool()});
+        {.kind = Kind::Strip, .left = config.at("strip_left").as_bool(), .right = config.at("strip_right").as_bool()});
   } else if (type == "Prepend") {
-    steps_.push_back({.kind = Kind::kPrepend, .content = lossy_utf8(config.string_at("prepend"))});
+    steps_.push_back({.kind = Kind::Prepend, .content = lossy_utf8(config.string_at("prepend"))});
   } else if (type == "Replace") {
-    steps_.push_back({.kind = Kind::kReplace,
+    steps_.push_back({.kind = Kind::Replace,
                       .content = lossy_utf8(config.string_at("content")),
                       .pattern = parse_pattern(config.at("pattern"))});
   } else {
@@ -133,17 +133,17 @@ void Normalizer::add(const JsonView& config) {
 std::string Normalizer::apply(const Step& step, std::string text, RegexScratch& scratch) {
   constexpr int kStable = UTF8PROC_STABLE;
   switch (step.kind) {
-    case Kind::kNfc: return normal_form(text, kStable | UTF8PROC_COMPOSE);
-    case Kind::kNfd: return normal_form(text, kStable | UTF8PROC_DECOMPOSE);
-    case Kind::kNfkc: return normal_form(text, kStable | UTF8PROC_COMPOSE | UTF8PROC_COMPAT);
-    case Kind::kNfkd: return normal_form(text, kStable | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT);
-    case Kind::kLowercase: return lowercase(text);
-    case Kind::kStrip:
+    case Kind::Nfc: return normal_form(text, kStable | UTF8PROC_COMPOSE);
+    case Kind::Nfd: return normal_form(text, kStable | UTF8PROC_DECOMPOSE);
+    case Kind::Nfkc: return normal_form(text, kStable | UTF8PROC_COMPOSE | UTF8PROC_COMPAT);
+    case Kind::Nfkd: return normal_form(text, kStable | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT);
+    case Kind::Lowercase: return lowercase(text);
+    case Kind::Strip:
       if (step.right) text.resize(text.size() - trailing_white_space(text));
       if (step.left) text.erase(0, leading_white_space(text));
       return text;
-    case Kind::kPrepend: return text.empty() ? text : step.content + text;
-    case Kind::kReplace: return replace_all(text, *step.pattern, step.content, scratch);
+    case Kind::Prepend: return text.empty() ? text : step.content + text;
+    case Kind::Replace: return replace_all(text, *step.pattern, step.content, scratch);
   }
   return text;
 }

@@ -27,7 +27,7 @@ class Normalizer {
   std::string normalize(std::string_view text, RegexScratch& scratch) const;
 
  private:
-  enum class Kind : std::uint8_t { kNfc, kNfd, kNfkc, kNfkd, kLowercase, kStrip, kPrepend, kReplace };
+  enum class Kind : std::uint8_t { Nfc, Nfd, Nfkc, Nfkd, Lowercase, Strip, Prepend, Replace };
   struct Step {
     Kind kind;
     bool left = false, right = false;   // kStrip

@@ -51,8 +51,8 @@ class OutputParser::State {
  public:
   State(const OutputFormat& format, ReasoningStart start, const nlohmann::ordered_json& tools)
       : format_(format), types_(tools), has_calls_(format.tool_calls && !types_.empty()) {
-    if (format.reasoning && start == ReasoningStart::open) begin_reasoning();
-    if (format.reasoning && start == ReasoningStart::model_may_open) phase_ = Phase::start;
+    if (format.reasoning && start == ReasoningStart::Open) begin_reasoning();
+    if (format.reasoning && start == ReasoningStart::ModelMayOpen) phase_ = Phase::start;
     choose_text_markers();
   }
 
@@ -64,8 +64,8 @@ class OutputParser::State {
 
   std::vector<OutputEvent> finish() {
     run(true);
-    if (phase_ == Phase::name) emit(OutputEvent::Kind::tool_incomplete, {}, index_ + 1);
-    if (phase_ > Phase::name && phase_ <= Phase::value) emit(OutputEvent::Kind::tool_incomplete, {}, index_);
+    if (phase_ == Phase::name) emit(OutputEvent::Kind::ToolIncomplete, {}, index_ + 1);
+    if (phase_ > Phase::name && phase_ <= Phase::value) emit(OutputEvent::Kind::ToolIncomplete, {}, index_);
     return std::exchange(events_, {});
   }
 
@@ -206,7 +206,7 @@ class OutputParser::State {
       return;
     }
     ++index_;
-    emit(OutputEvent::Kind::tool_begin, name_, index_);
+    emit(OutputEvent::Kind::ToolBegin, name_, index_);
     keys_.clear();
     phase_ = Phase::between;
     take_call_marker(marker);
@@ -222,8 +222,8 @@ class OutputParser::State {
     } else if (marker == kValue) {
       begin_value();
     } else if (marker == kToolCallEnd) {
-      emit(OutputEvent::Kind::tool_arguments, keys_.empty() ? "{}" : "}", index_);
-      emit(OutputEvent::Kind::tool_end, {}, index_);
+      emit(OutputEvent::Kind::ToolArguments, keys_.empty() ? "{}" : "}", index_);
+      emit(OutputEvent::Kind::ToolEnd, {}, index_);
       phase_ = Phase::after_call;
     }
   }
@@ -251,16 +251,16 @@ class OutputParser::State {
     if (!value_has_begun_) delta = begin_argument() + '"';
     value_has_begun_ = true;
     append_json_escaped(delta, text);
-    emit(OutputEvent::Kind::tool_arguments, delta, index_);
+    emit(OutputEvent::Kind::ToolArguments, delta, index_);
   }
 
   void end_value() {
     phase_ = Phase::between;
     if (value_is_dropped_) return;
     if (value_is_streamed_) {
-      emit(OutputEvent::Kind::tool_arguments, value_has_begun_ ? "\"" : begin_argument() + "\"\"", index_);
+      emit(OutputEvent::Kind::ToolArguments, value_has_begun_ ? "\"" : begin_argument() + "\"\"", index_);
     } else {
-      emit(OutputEvent::Kind::tool_arguments, begin_argument() + typed_value(value_, value_types_), index_);
+      emit(OutputEvent::Kind::ToolArguments, begin_argument() + typed_value(value_, value_types_), index_);
     }
   }
 
@@ -281,14 +281,14 @@ class OutputParser::State {
     if (end > 0) {
       std::string delta(held_newlines_, '\n');
       held_newlines_ = 0;
-      emit(OutputEvent::Kind::reasoning, delta.append(text.substr(0, end)));
+      emit(OutputEvent::Kind::Reasoning, delta.append(text.substr(0, end)));
     }
     held_newlines_ += text.size() - end;
   }
 
   /// Newlines between the reasoning and the content are no part of it.
   void add_content(std::string_view text) {
-    if (begin_text(text)) emit(OutputEvent::Kind::content, std::string(text));
+    if (begin_text(text)) emit(OutputEvent::Kind::Content, std::string(text));
   }
 
   /// Takes off the newlines that are to be skipped; false if nothing else is there.
@@ -341,12 +341,12 @@ bool OutputParser::ended() const { return state_->ended(); }
 void ParsedOutput::add(const std::vector<OutputEvent>& events) {
   for (const OutputEvent& event : events) {
     switch (event.kind) {
-      case OutputEvent::Kind::reasoning: reasoning += event.text; break;
-      case OutputEvent::Kind::content: content += event.text; break;
-      case OutputEvent::Kind::tool_begin: tool_calls.push_back({event.text, {}}); break;
-      case OutputEvent::Kind::tool_arguments: tool_calls.back().arguments += event.text; break;
-      case OutputEvent::Kind::tool_end: break;
-      case OutputEvent::Kind::tool_incomplete:
+      case OutputEvent::Kind::Reasoning: reasoning += event.text; break;
+      case OutputEvent::Kind::Content: content += event.text; break;
+      case OutputEvent::Kind::ToolBegin: tool_calls.push_back({event.text, {}}); break;
+      case OutputEvent::Kind::ToolArguments: tool_calls.back().arguments += event.text; break;
+      case OutputEvent::Kind::ToolEnd: break;
+      case OutputEvent::Kind::ToolIncomplete:
         tool_calls.resize(static_cast<std::size_t>(event.index));
         has_incomplete_call = true;
         break;

@@ -25,19 +25,19 @@ struct OutputFormat {
 
 /// How the output begins; the end of the prompt tells.
 enum class ReasoningStart {
-  off,             ///< all is content
-  model_may_open,  ///< reasoning if the output begins with <think>
-  open,            ///< the prompt ends inside <think>
+  Off,           ///< all is content
+  ModelMayOpen,  ///< reasoning if the output begins with <think>
+  Open,          ///< the prompt ends inside <think>
 };
 
 struct OutputEvent {
   enum class Kind {
-    reasoning,        ///< text: more of the reasoning
-    content,          ///< text: more of the content
-    tool_begin,       ///< text: the name of the call `index`
-    tool_arguments,   ///< text: more of its arguments, a JSON object when all are put together
-    tool_end,         ///< the call is complete
-    tool_incomplete,  ///< the output ended inside the call `index`: what was told of it, if anything, is void
+    Reasoning,       ///< text: more of the reasoning
+    Content,         ///< text: more of the content
+    ToolBegin,       ///< text: the name of the call `index`
+    ToolArguments,   ///< text: more of its arguments, a JSON object when all are put together
+    ToolEnd,         ///< the call is complete
+    ToolIncomplete,  ///< the output ended inside the call `index`: what was told of it, if anything, is void
   };
   Kind kind;
   int index = -1;

@@ -38,7 +38,7 @@ void PreTokenizer::add(const JsonView& config) {
   } else if (type == "Digits") {
     const bool individual = config.bool_at("individual_digits", false);
     steps_.push_back({.pattern = Regex::from_pattern(R"(\p{N})", config.path()),
-                      .behavior = individual ? Behavior::kIsolated : Behavior::kContiguous});
+                      .behavior = individual ? Behavior::Isolated : Behavior::Contiguous});
   } else if (type == "ByteLevel") {
     add_byte_level(config);
   } else {
@@ -55,11 +55,11 @@ void PreTokenizer::add_byte_level(const JsonView& config) {
 
 PreTokenizer::Behavior PreTokenizer::parse_behavior(const JsonView& name) {
   const std::string_view text = name.as_string();
-  if (text == "Isolated") return Behavior::kIsolated;
-  if (text == "Removed") return Behavior::kRemoved;
-  if (text == "MergedWithPrevious") return Behavior::kMergedWithPrevious;
-  if (text == "MergedWithNext") return Behavior::kMergedWithNext;
-  if (text == "Contiguous") return Behavior::kContiguous;
+  if (text == "Isolated") return Behavior::Isolated;
+  if (text == "Removed") return Behavior::Removed;
+  if (text == "MergedWithPrevious") return Behavior::MergedWithPrevious;
+  if (text == "MergedWithNext") return Behavior::MergedWithNext;
+  if (text == "Contiguous") return Behavior::Contiguous;
   fail("{}: found \"{}\", expected Isolated, Removed, MergedWithPrevious, MergedWithNext or Contiguous", name.path(), text);
 }
 
@@ -70,12 +70,12 @@ void PreTokenizer::split_piece(const Step& step, std::string_view piece, RegexSc
   bool has_empty = false;
   const auto add_part = [&](std::size_t begin, std::size_t end, bool is_match) {
     const std::string_view part = piece.substr(begin, end - begin);
-    const bool joins = step.behavior == Behavior::kContiguous           ? is_match == previous_is_match
-                       : step.behavior == Behavior::kMergedWithPrevious ? is_match && !previous_is_match
-                       : step.behavior == Behavior::kMergedWithNext     ? previous_is_match && !is_match
-                                                                        : false;
+    const bool joins = step.behavior == Behavior::Contiguous           ? is_match == previous_is_match
+                       : step.behavior == Behavior::MergedWithPrevious ? is_match && !previous_is_match
+                       : step.behavior == Behavior::MergedWithNext     ? previous_is_match && !is_match
+                                                                       : false;
     previous_is_match = is_match;
-    if (step.behavior == Behavior::kRemoved && is_match) return;
+    if (step.behavior == Behavior::Removed && is_match) return;
     if (joins && std::ssize(out) > first) {
       extend_last(out, part);
     } else {

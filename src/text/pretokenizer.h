@@ -31,11 +31,11 @@ class PreTokenizer {
 
  private:
   /// What becomes of the matches of a pattern and of the text between them.
-  enum class Behavior : std::uint8_t { kIsolated, kRemoved, kMergedWithPrevious, kMergedWithNext, kContiguous };
+  enum class Behavior : std::uint8_t { Isolated, Removed, MergedWithPrevious, MergedWithNext, Contiguous };
   struct Step {
     bool add_prefix_space = false;  // to each piece that does not begin with one, before it is split
     std::optional<Regex> pattern = {};
-    Behavior behavior = Behavior::kIsolated;
+    Behavior behavior = Behavior::Isolated;
     bool invert = false;  // matches and the text between change places
   };
 

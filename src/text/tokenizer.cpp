@@ -65,7 +65,7 @@ Tokenizer::Tokenizer(TokenizerFile file)
       ignore_merges_(file.ignore_merges) {
   plain_ids_.reserve(file.tokens.size());
   for (std::int32_t id = 0; id < vocabulary_.size(); ++id) {
-    const bool is_plain = file.tokens[static_cast<std::size_t>(id)].kind == TokenizerFile::Token::Kind::kPlain;
+    const bool is_plain = file.tokens[static_cast<std::size_t>(id)].kind == TokenizerFile::Token::Kind::Plain;
     if (is_plain) plain_ids_.emplace(vocabulary_.bytes(id), id);
   }
   for (const AddedToken& token : added_tokens_) {

@@ -36,7 +36,7 @@ class ByteAlphabet {
     std::string bytes;
     for (std::size_t i = 0; i < spelling.size();) {
       const Utf8Unit unit = first_utf8_unit(spelling.substr(i));
-      if (unit.kind != Utf8Unit::Kind::kComplete) return std::nullopt;
+      if (unit.kind != Utf8Unit::Kind::Complete) return std::nullopt;
       const char32_t character = decode_utf8(spelling.substr(i, unit.size));
       if (character >= bytes_.size() || bytes_[character] < 0) return std::nullopt;
       bytes.push_back(static_cast<char>(bytes_[character]));
@@ -83,11 +83,11 @@ class VocabularyReader {
       if (!ids_.emplace(spelling, id).second) fail("{}: token \"{}\" is there twice", vocab.path(), spelling);
       if (static_cast<std::size_t>(id) >= tokens.size()) tokens.resize(static_cast<std::size_t>(id) + 1);
       TokenizerFile::Token& token = tokens[static_cast<std::size_t>(id)];
-      if (token.kind != TokenizerFile::Token::Kind::kNone) {
+      if (token.kind != TokenizerFile::Token::Kind::None) {
         fail("{}: token \"{}\": id {} is that of another token", vocab.path(), spelling, id);
       }
       std::optional<std::string> bytes = alphabet_.bytes(spelling);
-      token.kind = bytes ? TokenizerFile::Token::Kind::kPlain : TokenizerFile::Token::Kind::kOther;
+      token.kind = bytes ? TokenizerFile::Token::Kind::Plain : TokenizerFile::Token::Kind::Other;
       token.bytes = bytes ? *std::move(bytes) : std::string(spelling);
     }
   }
@@ -159,10 +159,10 @@ class VocabularyReader {
       }
       if (static_cast<std::size_t>(added.id) >= tokens.size()) tokens.resize(static_cast<std::size_t>(added.id) + 1);
       TokenizerFile::Token& token = tokens[static_cast<std::size_t>(added.id)];
-      if (is_new && token.kind != TokenizerFile::Token::Kind::kNone) {
+      if (is_new && token.kind != TokenizerFile::Token::Kind::None) {
         fail("{}.id: found {} for \"{}\", the id of another token", entry.path(), added.id, added.content);
       }
-      token = {TokenizerFile::Token::Kind::kOther, added.content};
+      token = {TokenizerFile::Token::Kind::Other, added.content};
       added_tokens.push_back(std::move(added));
     }
   }

@@ -17,11 +17,11 @@ namespace calandra {
 struct TokenizerFile {
   struct Token {
     enum class Kind : std::uint8_t {
-      kNone,   // no token has this id
-      kPlain,  // pieces of text become it; its bytes were spelled in the byte alphabet
-      kOther,  // an added token, or one whose spelling is not in that alphabet: no text becomes it by merging
+      None,   // no token has this id
+      Plain,  // pieces of text become it; its bytes were spelled in the byte alphabet
+      Other,  // an added token, or one whose spelling is not in that alphabet: no text becomes it by merging
     };
-    Kind kind = Kind::kNone;
+    Kind kind = Kind::None;
     std::string bytes;
   };
 

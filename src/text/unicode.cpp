@@ -36,16 +36,16 @@ Lead lead_of(std::uint8_t byte) {
 Utf8Unit first_utf8_unit(std::string_view bytes) {
   using enum Utf8Unit::Kind;
   const std::uint8_t first = byte_at(bytes, 0);
-  if (first < 0x80) return {kComplete, 1};
+  if (first < 0x80) return {Complete, 1};
   auto [num_following, low, high] = lead_of(first);
-  if (num_following == 0) return {kIllFormed, 1};
+  if (num_following == 0) return {IllFormed, 1};
   for (std::uint8_t i = 1; i <= num_following; ++i) {
-    if (i == bytes.size()) return {kIncomplete, i};
-    if (byte_at(bytes, i) < low || byte_at(bytes, i) > high) return {kIllFormed, i};
+    if (i == bytes.size()) return {Incomplete, i};
+    if (byte_at(bytes, i) < low || byte_at(bytes, i) > high) return {IllFormed, i};
     low = 0x80;
     high = 0xBF;
   }
-  return {kComplete, static_cast<std::uint8_t>(num_following + 1)};
+  return {Complete, static_cast<std::uint8_t>(num_following + 1)};
 }
 
 char32_t decode_utf8(std::string_view unit) {
@@ -69,9 +69,9 @@ std::size_t append_lossy_utf8(std::string_view bytes, std::string& out) {
   std::size_t i = 0;
   while (i < bytes.size()) {
     const Utf8Unit unit = first_utf8_unit(bytes.substr(i));
-    if (unit.kind == Utf8Unit::Kind::kIncomplete) break;
+    if (unit.kind == Utf8Unit::Kind::Incomplete) break;
     i += unit.size;
-    if (unit.kind == Utf8Unit::Kind::kIllFormed) {
+    if (unit.kind == Utf8Unit::Kind::IllFormed) {
       out.append(bytes.substr(copied, i - unit.size - copied)).append(kReplacementCharacter);
       copied = i;
     }

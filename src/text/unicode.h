@@ -18,7 +18,7 @@ inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";
 /// What stands at the start of some bytes: a character, bytes that are part of none, or the beginning of a character
 /// whose rest is missing.
 struct Utf8Unit {
-  enum class Kind : std::uint8_t { kComplete, kIllFormed, kIncomplete };
+  enum class Kind : std::uint8_t { Complete, IllFormed, Incomplete };
   Kind kind;
   std::uint8_t size;  // bytes, 1 to 4
 };

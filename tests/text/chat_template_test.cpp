@@ -78,9 +78,9 @@ TEST(ChatTemplate, GenerationPromptFollowsTheFlagAgainstTheSystemText) {
   const ChatRequest chat = request({system_message("Be brief.\ndetailed thinking off"), user("Hello")}, true);
   expect_text(chat, header + kOnPrompt);
   for (const ChatTemplate& format : ling_templates()) {
-    EXPECT_EQ(format.render(chat).reasoning_start, ReasoningStart::open);
+    EXPECT_EQ(format.render(chat).reasoning_start, ReasoningStart::Open);
     EXPECT_EQ(format.render(request({system_message("detailed thinking on"), user("Hello")}, false)).reasoning_start,
-              ReasoningStart::off);
+              ReasoningStart::Off);
   }
 }
 
@@ -171,7 +171,7 @@ TEST(ChatTemplate, BothNamesOfTheSwitchWorkAndUnknownKeysAreReported) {
       }
       for (const ChatTemplate& format : ling_templates()) {
         const ChatPrompt prompt = format.render(chat);
-        EXPECT_EQ(prompt.reasoning_start, value ? ReasoningStart::open : ReasoningStart::off) << key;
+        EXPECT_EQ(prompt.reasoning_start, value ? ReasoningStart::Open : ReasoningStart::Off) << key;
         EXPECT_THAT(prompt.unused_kwargs, ElementsAre("thinkign"));
       }
     }
@@ -188,7 +188,7 @@ TEST(ChatTemplate, ContinuesTheLastMessage) {
   expect_text(chat, before + "<role>ASSISTANT</role>\n<think></think>Once upon ");
   chat.messages.back() = {{"role", "assistant"}, {"content", ""}, {"reasoning_content", "Let me see"}};
   expect_text(chat, before + "<role>ASSISTANT</role>\n<think>Let me see");
-  for (const ChatTemplate& format : ling_templates()) EXPECT_EQ(format.render(chat).reasoning_start, ReasoningStart::open);
+  for (const ChatTemplate& format : ling_templates()) EXPECT_EQ(format.render(chat).reasoning_start, ReasoningStart::Open);
   chat.messages.back() = assistant("");
   expect_text(chat, before + kOnPrompt);
   chat.messages = Json::array({user("Hi")});

@@ -89,7 +89,7 @@ TEST(Detokenizer, GivesBackAnyTextThatWasEncoded) {
 TEST(Detokenizer, SpecialTokensAreKeptOrSkipped) {
   const auto ids = bundled_tokenizer().encode("Hi<|role_end|><think>");
   EXPECT_EQ(detokenize(bundled_tokenizer(), ids), "Hi<|role_end|><think>");
-  EXPECT_EQ(detokenize(bundled_tokenizer(), ids, SpecialTokens::kSkip), "Hi<think>");
+  EXPECT_EQ(detokenize(bundled_tokenizer(), ids, SpecialTokens::Skip), "Hi<think>");
 }
 
 TEST(Detokenizer, UnknownIdsGiveNothing) {

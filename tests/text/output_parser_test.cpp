@@ -23,7 +23,7 @@ const Json& stored() {
 
 const OutputFormat kLing = {true, true, true, {"<|role_end|>", "<|endoftext|>"}};
 
-ParsedOutput parse(std::string_view text, ReasoningStart start = ReasoningStart::off) {
+ParsedOutput parse(std::string_view text, ReasoningStart start = ReasoningStart::Off) {
   return parse_output(text, kLing, start, stored()["tools"]);
 }
 
@@ -46,7 +46,7 @@ std::vector<OutputEvent> events_of(const std::vector<std::string_view>& pieces, 
   return all;
 }
 
-ReasoningStart start_of(const Json& test) { return test["start"] == "open" ? ReasoningStart::open : ReasoningStart::off; }
+ReasoningStart start_of(const Json& test) { return test["start"] == "open" ? ReasoningStart::Open : ReasoningStart::Off; }
 
 TEST(OutputParser, WholeTextsMeanWhatAnIndependentReaderSays) {
   ASSERT_EQ(stored()["cases"].size(), 600u);
@@ -114,7 +114,7 @@ TEST(OutputParser, AnyMixOfMarkersCutAnywhereGivesTheSameEvents) {
     for (const int part : *rc::gen::container<std::vector<int>>(rc::gen::inRange(0, static_cast<int>(parts.size())))) {
       text += parts[static_cast<std::size_t>(part)];
     }
-    const auto start = *rc::gen::element(ReasoningStart::off, ReasoningStart::open, ReasoningStart::model_may_open);
+    const auto start = *rc::gen::element(ReasoningStart::Off, ReasoningStart::Open, ReasoningStart::ModelMayOpen);
     std::vector<std::string_view> pieces;
     for (std::string_view rest = text; !rest.empty();) {
       const auto size = std::min(rest.size(), static_cast<std::size_t>(*rc::gen::inRange(1, 9)));
@@ -133,7 +133,7 @@ TEST(OutputParser, AnyMixOfMarkersCutAnywhereGivesTheSameEvents) {
 
 // B111
 TEST(OutputParser, ToolCallEndsReasoningThatWasNeverClosed) {
-  const auto output = parse("I need the weather.\n<tool_call>now</tool_call>", ReasoningStart::open);
+  const auto output = parse("I need the weather.\n<tool_call>now</tool_call>", ReasoningStart::Open);
   EXPECT_EQ(output.reasoning, "I need the weather.");
   EXPECT_EQ(output.content, "");
   EXPECT_EQ(output.tool_calls, (std::vector<ToolCall>{{"now", "{}"}}));
@@ -149,7 +149,7 @@ TEST(OutputParser, ArgumentsWithoutSeparatorsAreApart) {
 
 // B114
 TEST(OutputParser, ProtocolMarkersNeverReachTheClient) {
-  const auto plain = [](std::string_view text) { return parse_output(text, kLing, ReasoningStart::off, nullptr); };
+  const auto plain = [](std::string_view text) { return parse_output(text, kLing, ReasoningStart::Off, nullptr); };
   EXPECT_EQ(plain("Hello</role> there").content, "Hello there");
   EXPECT_EQ(plain("a<arg_value>b</arg_value>c").content, "abc");
   EXPECT_EQ(plain("bye<|role_end|>").content, "bye");
@@ -166,30 +166,30 @@ TEST(OutputParser, RoleElementsOfTheTextsOwnMarkupStay) {
 // B120
 TEST(OutputParser, MarkersThatTheTemplateDoesNotKnowAreText) {
   const std::string text = "<think>a</think><tool_call>now</tool_call></role><|role_end|>";
-  const auto output = parse_output(text, OutputFormat::of_template("{{ messages }}"), ReasoningStart::open, stored()["tools"]);
+  const auto output = parse_output(text, OutputFormat::of_template("{{ messages }}"), ReasoningStart::Open, stored()["tools"]);
   EXPECT_EQ(output.content, text);
   EXPECT_EQ(output.reasoning, "");
   EXPECT_TRUE(output.tool_calls.empty());
 }
 
 TEST(OutputParser, ReasoningMayBeOpenedByTheModel) {
-  const auto opened = parse("\n<think>\nhm\n</think>\n\nYes", ReasoningStart::model_may_open);
+  const auto opened = parse("\n<think>\nhm\n</think>\n\nYes", ReasoningStart::ModelMayOpen);
   EXPECT_EQ(opened.reasoning, "hm");
   EXPECT_EQ(opened.content, "Yes");
-  EXPECT_EQ(parse(" <thin ice>", ReasoningStart::model_may_open).content, " <thin ice>");
+  EXPECT_EQ(parse(" <thin ice>", ReasoningStart::ModelMayOpen).content, " <thin ice>");
 }
 
 TEST(OutputParser, OneStrayThinkIsDroppedAndASecondIsText) {
-  EXPECT_EQ(parse("<think>a</think>b", ReasoningStart::open).reasoning, "a");
-  EXPECT_EQ(parse("<think><think>a</think>b", ReasoningStart::open).reasoning, "<think>a");
+  EXPECT_EQ(parse("<think>a</think>b", ReasoningStart::Open).reasoning, "a");
+  EXPECT_EQ(parse("<think><think>a</think>b", ReasoningStart::Open).reasoning, "<think>a");
 }
 
 TEST(OutputParser, StringsArriveWhileTheyAreWritten) {
-  OutputParser parser(kLing, ReasoningStart::off, stored()["tools"]);
+  OutputParser parser(kLing, ReasoningStart::Off, stored()["tools"]);
   std::string arguments;
   const auto push = [&](std::string_view text) {
     for (const OutputEvent& event : parser.push(text)) {
-      if (event.kind == Kind::tool_arguments) arguments += event.text;
+      if (event.kind == Kind::ToolArguments) arguments += event.text;
     }
     return arguments;
   };
@@ -230,7 +230,7 @@ TEST(OutputParser, ANewlineBeforeACallIsItsSeparator) {
 }
 
 TEST(OutputParser, EndedTellsThatNothingMoreCanCome) {
-  OutputParser parser(kLing, ReasoningStart::off, nullptr);
+  OutputParser parser(kLing, ReasoningStart::Off, nullptr);
   parser.push("bye");
   EXPECT_FALSE(parser.ended());
   parser.push("<|role_end|>");
@@ -245,7 +245,7 @@ TEST(OutputParser, MegabyteArgumentsTakeLinearTime) {
     while (text.size() < (1u << 20)) text += "\"<\\n\", ";
     text += "1]</arg_value></tool_call>";
     const std::clock_t start = std::clock();
-    OutputParser parser(kLing, ReasoningStart::off, stored()["tools"]);
+    OutputParser parser(kLing, ReasoningStart::Off, stored()["tools"]);
     ParsedOutput output;
     for (std::size_t i = 0; i < text.size(); i += 5) output.add(parser.push(std::string_view(text).substr(i, 5)));
     output.add(parser.finish());

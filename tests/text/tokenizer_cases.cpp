@@ -64,7 +64,7 @@ void expect_same_texts(const Tokenizer& tokenizer, const nlohmann::ordered_json&
   int num_wrong = 0;
   for (const auto& item : cases) {
     const auto ids = item.at("ids").get<std::vector<std::int32_t>>();
-    const auto special = item.at("skip").get<bool>() ? SpecialTokens::kSkip : SpecialTokens::kKeep;
+    const auto special = item.at("skip").get<bool>() ? SpecialTokens::Skip : SpecialTokens::Keep;
     const auto expected = item.at("text").get<std::string>();
     if (const auto text = detokenize(tokenizer, ids, special); text != expected && ++num_wrong <= 10) {
       ADD_FAILURE() << testing::PrintToString(ids) << "\n  gives    " << testing::PrintToString(text) << "\n  expected "
