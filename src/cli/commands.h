@@ -94,7 +94,7 @@ struct MakeCheckpointArguments {
   std::filesystem::path folder;
 };
 
-int run_command(const RunArguments& arguments);
+int run_command(RunArguments arguments);
 int inspect_command(const InspectArguments& arguments);
 int perplexity_command(const PerplexityArguments& arguments);
 int trace_command(const TraceArguments& arguments);

@@ -65,7 +65,7 @@ void look_at_text_files(Inspected& result) {
     remarks.push_back(fmt::format("the chat template cannot be used: {}", error.what()));
   }
   if (!std::filesystem::exists(tokenizer)) {
-    remarks.push_back("no tokenizer.json: the model can compute on token ids only");
+    remarks.emplace_back("no tokenizer.json: the model can compute on token ids only");
     return;
   }
   try {
@@ -88,7 +88,7 @@ Inspected inspect(const InspectArguments& arguments) {
   try {
     result.layout = memory_layout(result.config, CacheType::BF16, result.config.mtp_layers > 0);
   } catch (const Error& error) {
-    result.summary.remarks.push_back(error.what());
+    result.summary.remarks.emplace_back(error.what());
   }
   return result;
 }

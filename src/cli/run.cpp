@@ -94,8 +94,7 @@ int answer_once(const RunArguments& arguments, Model& model, const std::string& 
 
 }  // namespace
 
-int run_command(const RunArguments& given) {
-  RunArguments arguments = given;
+int run_command(RunArguments arguments) {
   arguments.is_interactive = !arguments.prompt && !arguments.prompt_file && stdin_is_terminal();
   check_usage(arguments);
   const std::string text = arguments.is_interactive ? std::string() : read_text(arguments);

@@ -108,29 +108,31 @@ inline void matmul(const WeightMatrix& w, ConstRows x, Rows y, std::int64_t begi
 template <WeightFormat format, int M, int C>
 void add_transposed_tile(const WeightMatrix& w, ConstRows x, Rows y, std::int64_t r, std::int64_t k, std::int64_t count) {
   Lanes sums[M][C];
+  const auto first = [k](int c) { return k + std::int64_t{16} * c; };
   const auto columns = [count](int c) { return c + 1 < C ? std::int64_t{16} : count; };
   for (int m = 0; m < M; ++m) {
-    for (int c = 0; c < C; ++c) sums[m][c] = load_some(y.row(r + m) + k + 16 * c, columns(c));
+    for (int c = 0; c < C; ++c) sums[m][c] = load_some(y.row(r + m) + first(c), columns(c));
   }
   for (std::int64_t n = 0; n < w.rows; ++n) {
     const WeightRow row = row_of<format>(w, n);
     Lanes weights[C];
-    for (int c = 0; c < C; ++c) weights[c] = load_weights<format>(row, k + 16 * c, columns(c));
+    for (int c = 0; c < C; ++c) weights[c] = load_weights<format>(row, first(c), columns(c));
     for (int m = 0; m < M; ++m) {
       const Lanes input = broadcast(x.row(r + m)[n]);
       for (int c = 0; c < C; ++c) sums[m][c] = fma(input, weights[c], sums[m][c]);
     }
   }
   for (int m = 0; m < M; ++m) {
-    for (int c = 0; c < C; ++c) store_some(y.row(r + m) + k + 16 * c, sums[m][c], columns(c));
+    for (int c = 0; c < C; ++c) store_some(y.row(r + m) + first(c), sums[m][c], columns(c));
   }
 }
 
 template <WeightFormat format, int M>
 void add_transposed_rows(const WeightMatrix& w, ConstRows x, Rows y, std::int64_t r, std::int64_t begin, std::int64_t end) {
   constexpr int kRuns = kColumnsOf[M];
+  constexpr std::int64_t kTileColumns = std::int64_t{16} * kRuns;
   std::int64_t k = begin;
-  for (; end - k >= 16 * kRuns; k += 16 * kRuns) add_transposed_tile<format, M, kRuns>(w, x, y, r, k, 16);
+  for (; end - k >= kTileColumns; k += kTileColumns) add_transposed_tile<format, M, kRuns>(w, x, y, r, k, 16);
   for_runs(end - k,
            [&](std::int64_t first, std::int64_t count) { add_transposed_tile<format, M, 1>(w, x, y, r, k + first, count); });
 }

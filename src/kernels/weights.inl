@@ -13,8 +13,8 @@ namespace {
 
 /// e8m0 bytes as numbers: a table, because a call for every group of 32 weights would empty the vector registers.
 struct E8m0Table {
-  float values[256];
-  constexpr E8m0Table() : values() {
+  float values[256] = {};
+  constexpr E8m0Table() {
     for (std::uint32_t byte = 0; byte < 255; ++byte) values[byte] = std::bit_cast<float>(byte << 23);
     values[0] = std::bit_cast<float>(0x00400000u);  // 2^-127, a subnormal
     values[255] = std::numeric_limits<float>::quiet_NaN();

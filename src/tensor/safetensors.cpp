@@ -248,11 +248,12 @@ struct SafetensorsWriter::State {
   std::int64_t written = 0;  // of the data
 };
 
-SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, std::vector<TensorHeader> tensors,
+SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, const std::vector<TensorHeader>& tensors,
                                      const std::map<std::string, std::string>& metadata) {
   std::string header = "{";
   if (!metadata.empty()) {
     std::vector<std::string> fields;
+    fields.reserve(metadata.size());
     for (const auto& [key, value] : metadata) fields.push_back(json_string(key) + ":" + json_string(value));
     header += fmt::format("\"{}\":{{{}}}", kMetadataKey, fmt::join(fields, ","));
   }

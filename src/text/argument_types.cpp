@@ -71,7 +71,7 @@ void add_schema(JsonTypes& types, const Json& schema, const Json& root, int dept
 std::string_view trim(std::string_view text) {
   constexpr std::string_view kBlanks = " \t\r\n";
   const std::size_t begin = text.find_first_not_of(kBlanks);
-  if (begin == text.npos) return {};
+  if (begin == std::string_view::npos) return {};
   return text.substr(begin, text.find_last_not_of(kBlanks) - begin + 1);
 }
 
@@ -181,7 +181,7 @@ std::string typed_value(std::string_view text, const JsonTypes& types) {
   }
   if (parsed) return std::string(inner);
   if (!types.any_but_string()) return quoted(text);
-  if (const std::string plain = unescape(inner); nlohmann::json::accept(plain)) return plain;
+  if (std::string plain = unescape(inner); nlohmann::json::accept(plain)) return plain;
   if (auto literal = python_literal(inner)) return *literal;
   return quoted(text);
 }

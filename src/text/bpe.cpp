@@ -32,7 +32,7 @@ Bpe::Bpe(const std::array<std::int32_t, 256>& byte_ids, const std::vector<Merge>
     ranks_.insert(merge.left, merge.right, static_cast<std::uint32_t>(results_.size()));
     results_.push_back(merge.result);
   }
-  byte_pair_ranks_.reserve(256 * 256);
+  byte_pair_ranks_.reserve(byte_ids.size() * byte_ids.size());
   for (const std::int32_t left : byte_ids) {
     for (const std::int32_t right : byte_ids) byte_pair_ranks_.push_back(ranks_.rank(left, right));
   }

@@ -45,7 +45,7 @@ void normalize_call(Json& call, const std::string& where) {
   Json& arguments = function["arguments"];
   if (arguments.is_string()) {
     const std::string text = arguments.get<std::string>();
-    const bool is_blank = text.find_first_not_of(" \t\r\n") == text.npos;
+    const bool is_blank = text.find_first_not_of(" \t\r\n") == std::string::npos;
     arguments = is_blank ? Json::object() : Json::parse(text, nullptr, false);
   }
   if (arguments.is_null()) arguments = Json::object();

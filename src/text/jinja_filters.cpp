@@ -144,7 +144,7 @@ Value tojson_filter(Runtime& runtime, const Value& input, const Arguments& argum
 
 Value int_filter(Runtime&, const Value& input, const Arguments& arguments) {
   const List values = bind(arguments, {"default", "base"});
-  const Value fallback = values[0].is_undefined() ? Value(std::int64_t{0}) : values[0];
+  Value fallback = values[0].is_undefined() ? Value(std::int64_t{0}) : values[0];
   const std::int64_t base = integer_or(values[1], 10, "base");
   if (base != 0 && (base < 2 || base > 36)) fail("int: base must be 2 to 36");
   std::optional<double> real = input.number();
@@ -320,7 +320,7 @@ Value extreme(Runtime& runtime, const Value& input, const Arguments& arguments, 
   const List items = items_of(runtime, input);
   if (items.empty()) return undefined("no aggregated item, the sequence is empty");
   const auto key_of = [&](const Value& value) { return sort_key(runtime, value, values[1], truth_or(values[0], false)); };
-  const Value* best = &items[0];
+  const Value* best = items.data();
   for (const Value& value : items) {
     if (compare(key_of(value), key_of(*best), sign < 0 ? "<" : ">") * sign > 0) best = &value;
   }
@@ -349,8 +349,8 @@ Value map_filter(Runtime& runtime, const Value& input, const Arguments& argument
     const List values = bind(arguments, {"attribute", "default"});
     if (values[0].is_undefined()) fail("map requires a filter argument");
     for (const Value& value : items_of(runtime, input)) {
-      Value result = attribute_path(runtime, value, values[0]);
-      results.push_back(result.is_undefined() && given(values[1]) ? values[1] : std::move(result));
+      results.push_back(attribute_path(runtime, value, values[0]));
+      if (results.back().is_undefined() && given(values[1])) results.back() = values[1];
     }
     return Value::list(std::move(results));
   }

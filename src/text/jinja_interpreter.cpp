@@ -368,7 +368,7 @@ Value Interpreter::evaluate_node(const CallOf& node, const ScopePtr& scope) {
   return evaluate_call(node, evaluate_arguments(node.arguments, scope), scope);
 }
 
-Value Interpreter::evaluate_call(const CallOf& node, Arguments arguments, const ScopePtr& scope) {
+Value Interpreter::evaluate_call(const CallOf& node, const Arguments& arguments, const ScopePtr& scope) {
   // A method of data is called without making an object of it first: almost all calls are of this kind.
   if (const auto* member = std::get_if<AttributeRef>(&node.callee->node)) {
     const Value self = evaluate(*member->object, scope);

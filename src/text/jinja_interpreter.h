@@ -73,7 +73,7 @@ class Interpreter {
   Value evaluate_node(const Conditional& node, const ScopePtr& scope);
 
   Arguments evaluate_arguments(const CallArguments& arguments, const ScopePtr& scope);
-  Value evaluate_call(const CallOf& node, Arguments arguments, const ScopePtr& scope);
+  Value evaluate_call(const CallOf& node, const Arguments& arguments, const ScopePtr& scope);
   /// A filter whose innermost input is `text`: those of filter blocks and of set blocks.
   Value apply_filters(const ExpressionPtr& filter, std::string text, const ScopePtr& scope);
 

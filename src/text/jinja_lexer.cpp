@@ -295,7 +295,7 @@ class Lexer {
         continue;
       }
       const char c = text[++i];
-      if (const std::size_t name = kNames.find(c); name != kNames.npos) {
+      if (const std::size_t name = kNames.find(c); name != std::string_view::npos) {
         out += kValues[name];
       } else if (c == 'x' || c == 'u' || c == 'U') {
         const std::size_t digits = c == 'x' ? 2 : c == 'u' ? 4 : 8;

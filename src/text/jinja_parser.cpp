@@ -630,7 +630,7 @@ std::optional<Value> literal_value(const Expression& expression) {
   }
   const auto* unary = std::get_if<Unary>(&expression.node);
   if (!unary || unary->operation == UnaryOperator::LogicalNot) return std::nullopt;
-  const auto operand = literal_value(*unary->operand);
+  auto operand = literal_value(*unary->operand);
   if (!operand || operand->boolean() || !operand->number()) return std::nullopt;
   if (unary->operation == UnaryOperator::Plus) return operand;
   return operand->real() ? Value(-*operand->real()) : Value(-*operand->integer());

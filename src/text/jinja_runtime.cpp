@@ -155,7 +155,7 @@ std::string convert(char letter, const std::string& flags, const Value& value) {
   switch (letter) {
     case 's':
     case 'r': {
-      const std::string text = letter == 's' ? to_text(value) : to_repr(value);
+      std::string text = letter == 's' ? to_text(value) : to_repr(value);
       if (flags.empty()) return text;
       fail("'%{}{}' is not supported in a format", flags, letter);
     }

@@ -110,7 +110,7 @@ std::string to_json(const Value& value, const JsonStyle& style = {});
 bool equal(const Value& a, const Value& b);
 /// Negative, zero or positive. Fails for types that Python does not order.
 int compare(const Value& a, const Value& b, std::string_view operation);
-bool contains(const Value& container, const Value& item);
+bool contains(const Value& container, const Value& part);
 
 /// The items that a loop visits: of a list, the keys of a dict, the characters of a text.
 List iterate(const Value& value);

@@ -52,7 +52,7 @@ class OutputParser::State {
   State(const OutputFormat& format, ReasoningStart start, const nlohmann::ordered_json& tools)
       : format_(format), types_(tools), has_calls_(format.tool_calls && !types_.empty()) {
     if (format.reasoning && start == ReasoningStart::Open) begin_reasoning();
-    if (format.reasoning && start == ReasoningStart::ModelMayOpen) phase_ = Phase::start;
+    if (format.reasoning && start == ReasoningStart::ModelMayOpen) phase_ = Phase::Start;
     choose_text_markers();
   }
 
@@ -64,15 +64,15 @@ class OutputParser::State {
 
   std::vector<OutputEvent> finish() {
     run(true);
-    if (phase_ == Phase::name) emit(OutputEvent::Kind::ToolIncomplete, {}, index_ + 1);
-    if (phase_ > Phase::name && phase_ <= Phase::value) emit(OutputEvent::Kind::ToolIncomplete, {}, index_);
+    if (phase_ == Phase::Name) emit(OutputEvent::Kind::ToolIncomplete, {}, index_ + 1);
+    if (phase_ > Phase::Name && phase_ <= Phase::Value) emit(OutputEvent::Kind::ToolIncomplete, {}, index_);
     return std::exchange(events_, {});
   }
 
-  bool ended() const { return phase_ == Phase::ended; }
+  bool ended() const { return phase_ == Phase::Ended; }
 
  private:
-  enum class Phase { start, reasoning, content, name, between, key, waiting, value, after_call, ended };
+  enum class Phase { Start, Reasoning, Content, Name, Between, Key, Waiting, Value, AfterCall, Ended };
 
   void choose_text_markers() {
     std::vector<std::string_view> common;
@@ -96,14 +96,14 @@ class OutputParser::State {
 
   std::span<const std::string_view> markers() const {
     switch (phase_) {
-      case Phase::reasoning: return reasoning_markers_;
-      case Phase::content: return content_markers_;
-      case Phase::name: return kNameMarkers;
-      case Phase::between: return kBetweenMarkers;
-      case Phase::key: return kKeyMarkers;
-      case Phase::waiting: return kWaitingMarkers;
-      case Phase::value: return kValueMarkers;
-      case Phase::after_call: return after_call_markers_;
+      case Phase::Reasoning: return reasoning_markers_;
+      case Phase::Content: return content_markers_;
+      case Phase::Name: return kNameMarkers;
+      case Phase::Between: return kBetweenMarkers;
+      case Phase::Key: return kKeyMarkers;
+      case Phase::Waiting: return kWaitingMarkers;
+      case Phase::Value: return kValueMarkers;
+      case Phase::AfterCall: return after_call_markers_;
       default: return {};
     }
   }
@@ -111,21 +111,21 @@ class OutputParser::State {
   /// Takes from the pending text all that is decided.
   void run(bool is_end) {
     std::size_t done = 0;
-    while (phase_ != Phase::ended) {
+    while (phase_ != Phase::Ended) {
       std::string_view rest = std::string_view(pending_).substr(done);
       const std::size_t blanks = std::min(rest.find_first_not_of(kBlanks), rest.size());
-      if (phase_ == Phase::start) {
+      if (phase_ == Phase::Start) {
         const std::string_view word = rest.substr(blanks);
         if (!is_end && word.size() < kThink.size() && kThink.starts_with(word)) break;
         if (word.starts_with(kThink)) {
           begin_reasoning();
           done += blanks;
         } else {
-          phase_ = Phase::content;
+          phase_ = Phase::Content;
         }
         continue;
       }
-      if (phase_ == Phase::name && name_.empty()) {
+      if (phase_ == Phase::Name && name_.empty()) {
         done += blanks;
         rest.remove_prefix(blanks);
       }
@@ -135,40 +135,40 @@ class OutputParser::State {
       if (match.marker.empty()) break;
       take_marker(match.marker);
     }
-    pending_.erase(0, phase_ == Phase::ended ? pending_.size() : done);
+    pending_.erase(0, phase_ == Phase::Ended ? pending_.size() : done);
   }
 
   void take_text(std::string_view text) {
     if (text.empty()) return;
     switch (phase_) {
-      case Phase::reasoning: add_reasoning(text); break;
-      case Phase::content: add_content(text); break;
-      case Phase::name: name_ += text; break;
-      case Phase::key: key_ += text; break;
-      case Phase::value: add_value(text); break;
+      case Phase::Reasoning: add_reasoning(text); break;
+      case Phase::Content: add_content(text); break;
+      case Phase::Name: name_ += text; break;
+      case Phase::Key: key_ += text; break;
+      case Phase::Value: add_value(text); break;
       default: break;  // between the parts of calls only blanks are expected
     }
   }
 
   void take_marker(std::string_view marker) {
     switch (phase_) {
-      case Phase::reasoning: take_reasoning_marker(marker); break;
-      case Phase::content:
-      case Phase::after_call: take_text_marker(marker); break;
-      case Phase::name: end_name(marker); break;
-      case Phase::value: end_value(); break;
+      case Phase::Reasoning: take_reasoning_marker(marker); break;
+      case Phase::Content:
+      case Phase::AfterCall: take_text_marker(marker); break;
+      case Phase::Name: end_name(marker); break;
+      case Phase::Value: end_value(); break;
       default: take_call_marker(marker); break;
     }
   }
 
   void begin_reasoning() {
-    phase_ = Phase::reasoning;
+    phase_ = Phase::Reasoning;
     skips_newlines_ = true;
   }
 
   void take_reasoning_marker(std::string_view marker) {
     if (marker == kThinkEnd) {
-      phase_ = Phase::content;
+      phase_ = Phase::Content;
       skips_newlines_ = true;
     } else if (marker == kThink) {
       if (!skips_newlines_ || saw_think_) add_reasoning(marker);
@@ -180,7 +180,7 @@ class OutputParser::State {
 
   void take_text_marker(std::string_view marker) {
     if ((marker == kToolCall || marker == kNewlineToolCall) && has_calls_) {
-      phase_ = Phase::name;
+      phase_ = Phase::Name;
       name_.clear();
     } else if (marker == kRole) {
       ++open_roles_;
@@ -192,7 +192,7 @@ class OutputParser::State {
       take_text(marker);
     } else if (std::find(std::begin(kTurnMarkers), std::end(kTurnMarkers), marker) != std::end(kTurnMarkers) ||
                std::find(format_.end_markers.begin(), format_.end_markers.end(), marker) != format_.end_markers.end()) {
-      phase_ = Phase::ended;
+      phase_ = Phase::Ended;
     }
   }
 
@@ -202,34 +202,34 @@ class OutputParser::State {
     name_ = std::string(trim(name_));
     if (name_.empty()) {
       // Nobody can answer a call without a name: it is dropped up to the next one.
-      if (marker != kWrittenNewline) phase_ = Phase::after_call;
+      if (marker != kWrittenNewline) phase_ = Phase::AfterCall;
       return;
     }
     ++index_;
     emit(OutputEvent::Kind::ToolBegin, name_, index_);
     keys_.clear();
-    phase_ = Phase::between;
+    phase_ = Phase::Between;
     take_call_marker(marker);
   }
 
   void take_call_marker(std::string_view marker) {
     if (marker == kKey) {
       key_.clear();
-      phase_ = Phase::key;
+      phase_ = Phase::Key;
     } else if (marker == kKeyEnd) {
       key_ = std::string(trim(key_));
-      phase_ = Phase::waiting;
+      phase_ = Phase::Waiting;
     } else if (marker == kValue) {
       begin_value();
     } else if (marker == kToolCallEnd) {
       emit(OutputEvent::Kind::ToolArguments, keys_.empty() ? "{}" : "}", index_);
       emit(OutputEvent::Kind::ToolEnd, {}, index_);
-      phase_ = Phase::after_call;
+      phase_ = Phase::AfterCall;
     }
   }
 
   void begin_value() {
-    phase_ = Phase::value;
+    phase_ = Phase::Value;
     value_.clear();
     value_types_ = types_.types_of(name_, key_);
     value_is_streamed_ = value_types_.only_string();
@@ -255,7 +255,7 @@ class OutputParser::State {
   }
 
   void end_value() {
-    phase_ = Phase::between;
+    phase_ = Phase::Between;
     if (value_is_dropped_) return;
     if (value_is_streamed_) {
       emit(OutputEvent::Kind::ToolArguments, value_has_begun_ ? "\"" : begin_argument() + "\"\"", index_);
@@ -312,7 +312,7 @@ class OutputParser::State {
   const bool has_calls_;
   std::vector<std::string_view> reasoning_markers_, content_markers_, after_call_markers_;
 
-  Phase phase_ = Phase::content;
+  Phase phase_ = Phase::Content;
   std::string pending_;  ///< not decided yet: at most a marker's length, besides what is being pushed
   std::vector<OutputEvent> events_;
 

@@ -103,13 +103,16 @@ class Translator {
       replace(2, "\\x{b}");
     } else if (c == 'u' && is_hex(peek(2)) && is_hex(peek(3)) && is_hex(peek(4)) && is_hex(peek(5))) {
       replace(6, fmt::format("\\x{{{}}}", pattern_.substr(position_ + 2, 4)));
-    } else if (c == 'x' || c == 'd' || c == 'D' || c == 'n' || c == 'r' || c == 't' || c == 'f' || c == 'e' || c == 'a') {
-      copy(2);
-    } else if (c == '\0' || is_letter(c) || is_digit(c)) {
+    } else if (is_letter_without_meaning(c)) {
       refuse(fmt::format("\\{}", std::string(c != '\0', c)));
     } else {
       copy(2);
     }
+  }
+
+  static bool is_letter_without_meaning(char c) {
+    constexpr std::string_view kSame = "xdDnrtfea";  // in both dialects
+    return c == '\0' || ((is_letter(c) || is_digit(c)) && kSame.find(c) == std::string_view::npos);
   }
 
   /// \p{NAME}: general categories have one or two letters, all else is taken for a script.

@@ -26,12 +26,17 @@ TEST(ThreadPool, EveryItemIsDoneOnceForAnyThreadCountAndGrain) {
 }
 
 TEST(ThreadPool, ManyShortLoopsInARow) {
-  ThreadPool pool(3);
-  std::atomic<std::int64_t> sum = 0;
-  for (int round = 0; round < 2000; ++round) {
-    pool.for_each(3, 1, [&](std::int64_t begin, std::int64_t end) { sum += end - begin; });
+  for (const int threads : {2, 3, 40}) {  // 40: most come late to every loop
+    ThreadPool pool(threads);
+    std::atomic<std::int64_t> sum = 0;
+    std::int64_t expected = 0;
+    for (std::int64_t round = 0; round < 5000; ++round) {
+      const std::int64_t count = round % 7 + 2, factor = round;  // a piece of the loop before would add something else
+      pool.for_each(count, 1, [&sum, factor](std::int64_t begin, std::int64_t) { sum += begin * factor; });
+      expected += count * (count - 1) / 2 * factor;
+      ASSERT_EQ(sum, expected) << threads << " threads, round " << round;
+    }
   }
-  EXPECT_EQ(sum, 6000);
 }
 
 TEST(ThreadPool, AnExceptionReachesTheCallerAndThePoolGoesOn) {
