@@ -3,15 +3,12 @@
 #include "base/error.h"
 
 #include <algorithm>
-#include <chrono>
 
 namespace calandra {
 namespace {
 
-// Tokens of one forward pass: the more, the more often each weight that is read is used; the fewer, the sooner a caller can
-// stop. So passes grow while they are short. What they compute does not depend on where they are cut.
-constexpr std::int64_t kFewestTokens = 32, kMostTokens = 512;
-constexpr std::chrono::milliseconds kShortPass(400);
+// Tokens of one forward pass: enough to use every weight many times, few enough to stop quickly.
+constexpr std::int64_t kPrefillTokens = 512;
 // Boundaries kept: the end of the prompt before and a few older ones.
 constexpr std::size_t kBoundaries = 4;
 
@@ -51,18 +48,15 @@ std::span<const float> Session::logits(std::span<const std::int32_t> history, co
   logits_.clear();
   const std::int64_t start = position();
   ConstRows hidden;
-  std::int64_t pass_tokens = kFewestTokens;
   while (position() < length) {
     if (progress && !progress(position() - start, length - start)) return {};
-    const auto pass_start = std::chrono::steady_clock::now();
     const auto chunk = history.subspan(static_cast<std::size_t>(position()),
-                                       static_cast<std::size_t>(std::min(pass_tokens, length - position())));
+                                       static_cast<std::size_t>(std::min(kPrefillTokens, length - position())));
     if (!memory_->reserve(position() + static_cast<std::int64_t>(chunk.size())))
       fail("memory pool is full at {} tokens", position());
     const Slice slice{memory_.get(), chunk};
     hidden = model_.forward().run(std::span(&slice, 1));
     tokens_.insert(tokens_.end(), chunk.begin(), chunk.end());
-    if (std::chrono::steady_clock::now() - pass_start < kShortPass) pass_tokens = std::min(2 * pass_tokens, kMostTokens);
   }
   logits_.resize(static_cast<std::size_t>(model_.config().vocab));
   model_.forward().head(hidden.slice(hidden.rows - 1, 1), {logits_.data(), 1, model_.config().vocab, model_.config().vocab});
