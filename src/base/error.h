@@ -6,6 +6,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace calandra {
@@ -20,5 +21,8 @@ template <class... Arguments>
 [[noreturn]] void fail(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
   throw Error(fmt::format(format, std::forward<Arguments>(arguments)...));
 }
+
+/// A name read from a file, fit for a message of one line: control characters as \xNN, long names cut.
+std::string printable(std::string_view name);
 
 }  // namespace calandra

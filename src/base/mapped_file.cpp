@@ -25,7 +25,8 @@ struct Descriptor {
 }  // namespace
 
 MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
-  const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  // Without O_NONBLOCK opening a named pipe waits for a writer.
+  const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   if (file.fd < 0) fail("{}: cannot open: {}", path.string(), std::strerror(errno));
   struct stat status {};
   if (::fstat(file.fd, &status) != 0) fail("{}: cannot stat: {}", path.string(), std::strerror(errno));

@@ -7,12 +7,36 @@
 
 #include <cerrno>
 #include <cstring>
+#include <system_error>
 #include <utility>
 
 namespace calandra {
 
-NewFile::NewFile(std::filesystem::path path)
-    : path_(std::move(path)), partial_(path_.string() + fmt::format(".{}.partial", ::getpid())) {
+namespace {
+
+/// `path` without symbolic links, so that a link is not replaced by a file.
+std::filesystem::path place_of(const std::filesystem::path& path) {
+  std::error_code error;
+  const std::filesystem::path place = std::filesystem::weakly_canonical(path, error);
+  if (error) fail("{}: cannot create: {}", path.string(), error.message());
+  if (std::filesystem::exists(place, error) && !std::filesystem::is_regular_file(place, error)) {
+    fail("{}: cannot be replaced: found no regular file, expected one or none", path.string());
+  }
+  return place;
+}
+
+void sync_folder(const std::filesystem::path& folder) {
+  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const bool synced = fd >= 0 && ::fsync(fd) == 0;
+  const int error = errno;
+  if (fd >= 0) ::close(fd);
+  if (!synced) fail("{}: cannot sync: {}", folder.string(), std::strerror(error));
+}
+
+}  // namespace
+
+NewFile::NewFile(const std::filesystem::path& path)
+    : path_(place_of(path)), partial_(path_.string() + fmt::format(".{}.partial", ::getpid())) {
   fd_ = ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (fd_ < 0) fail("{}: cannot create: {}", partial_.string(), std::strerror(errno));
 }
@@ -55,6 +79,7 @@ void NewFile::commit() {
   }
   const int fd = std::exchange(fd_, -1);
   if (::close(fd) != 0) fail("{}: cannot close: {}", path_.string(), std::strerror(errno));
+  sync_folder(path_.parent_path());
 }
 
 void write_text_file(const std::filesystem::path& path, std::string_view text) {

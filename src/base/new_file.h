@@ -1,6 +1,7 @@
 #pragma once
 // A file in the making. It is written beside its place and appears under its name, whole and on disk, only with commit();
-// without that nothing is left behind. Every failure, a full disk for example, throws Error that names the path.
+// without that nothing is left behind. Of a symbolic link the target is written. Every failure, a full disk for example,
+// throws Error that names the path.
 
 #include <cstddef>
 #include <cstdint>
@@ -12,7 +13,8 @@ namespace calandra {
 
 class NewFile {
  public:
-  explicit NewFile(std::filesystem::path path);
+  /// Throws Error if something is there that is no regular file: a folder, a device.
+  explicit NewFile(const std::filesystem::path& path);
   ~NewFile();
   NewFile(NewFile&& other) noexcept;
   NewFile& operator=(NewFile&& other) noexcept;
@@ -24,7 +26,7 @@ class NewFile {
   void write(std::span<const std::byte> bytes);
   /// Makes the file `size_bytes` long; what was not written is a hole of zeros.
   void extend_to(std::int64_t size_bytes);
-  /// Syncs and renames. Replaces an older file of that name. Nothing may be written after it.
+  /// Syncs the file, renames it and syncs its folder. Replaces an older file of that name. Nothing may be written after it.
   void commit();
 
  private:

@@ -109,8 +109,8 @@ struct ThreadPool::Shared {
     std::uint32_t seen = 0;
     for (;;) {
       wait_while_equal(generation, seen);
-      if (stopping.load(std::memory_order_acquire)) return;
       seen = generation.load(std::memory_order_acquire);
+      if (stopping.load(std::memory_order_acquire)) return;  // after `seen`: stop() raises the generation last
       work();
     }
   }

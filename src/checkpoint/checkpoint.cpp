@@ -1,6 +1,6 @@
 #include "checkpoint/checkpoint.h"
 
-#include "base/mapped_file.h"
+#include "base/error.h"
 #include "checkpoint/stored_weights.h"
 
 #include <fmt/format.h>
@@ -9,8 +9,6 @@
 
 namespace calandra {
 namespace {
-
-constexpr std::size_t kMaxConfigBytes = std::size_t{16} << 20;
 
 /// "3 tensors are no part of the network: a, b, c"
 std::string surplus_remark(const std::vector<std::string>& names) {
@@ -27,8 +25,7 @@ Checkpoint Checkpoint::open(const std::filesystem::path& folder, const ConfigOve
                             ScaleCheck scale_check) {
   Checkpoint checkpoint;
   checkpoint.folder_ = folder;
-  const std::filesystem::path config_path = folder / "config.json";
-  checkpoint.config_ = parse_config(read_text_file(config_path, kMaxConfigBytes), config_path.string(), overrides);
+  checkpoint.config_ = read_config(folder, overrides);
   checkpoint.generation_ = read_generation(folder, checkpoint.config_);
   checkpoint.shards_ = open_shards(folder);
 
@@ -36,6 +33,8 @@ Checkpoint Checkpoint::open(const std::filesystem::path& folder, const ConfigOve
   checkpoint.weights_ = bind(checkpoint.config_, source);
 
   checkpoint.remarks_ = checkpoint.shards_.remarks;
+  const std::vector<std::string>& not_followed = checkpoint.generation_.remarks;
+  checkpoint.remarks_.insert(checkpoint.remarks_.end(), not_followed.begin(), not_followed.end());
   if (checkpoint.config_.mtp_layers > 0 && !checkpoint.weights_.mtp) {
     checkpoint.remarks_.emplace_back("config.json announces an MTP layer (num_nextn_predict_layers 1), the files hold none");
   }

@@ -2,7 +2,6 @@
 
 #include "base/error.h"
 #include "checkpoint/key_reader.h"
-#include "tensor/safetensors.h"
 
 #include <algorithm>
 #include <cmath>
@@ -15,12 +14,13 @@ namespace {
 // Bounds far beyond any model, small enough that no size computed from them overflows.
 constexpr std::int64_t kMaxLayers = 4096;
 constexpr std::int64_t kMaxHeads = 4096;
-constexpr std::int64_t kMaxHeadDim = 256;  // of KDA; kernels keep one head's vectors on the stack
-constexpr std::int64_t kHeadDimStep = 16;  // vector width of the kernels
+constexpr std::int64_t kMaxHeadDim = 256;  // of KDA
+constexpr std::int64_t kHeadDimStep = 16;  // of KDA: rows of a state fill whole cache lines
 constexpr std::int64_t kMaxMlaDim = 4096;
 constexpr std::int64_t kMaxWidth = std::int64_t{1} << 20;
 constexpr std::int64_t kMaxVocab = std::int64_t{1} << 24;
-constexpr std::int64_t kMaxExperts = 65536;
+constexpr std::int64_t kMaxExperts = 16384;
+constexpr std::int64_t kMaxExpertsOfAllLayers = 1 << 17;  // each has tensors of its own to look for
 constexpr std::int64_t kMaxContext = std::int64_t{1} << 31;
 constexpr double kMaxYarnFactor = 1e4;
 constexpr double kTiny = 1e-12;  // stands for "more than zero"
@@ -154,7 +154,7 @@ void check_router(KeyReader& keys) {
 
 void read_moe(KeyReader& keys, Config& config) {
   check_router(keys);
-  config.experts = keys.integer("num_experts", 0, kMaxExperts);
+  config.experts = keys.integer("num_experts", 0, std::min(kMaxExperts, kMaxExpertsOfAllLayers / config.layers));
   config.first_moe_layer = keys.integer("first_k_dense_replace", 0, config.layers);
   config.routed_limits = read_limits(keys, "expert_swiglu_limit_list", config);
   config.shared_limits = read_limits(keys, "share_expert_swiglu_limit_list", config);
@@ -337,6 +337,11 @@ Config parse_config(const std::string& text, const std::string& where, const Con
   }
   apply_overrides(overrides, where, config);
   return config;
+}
+
+Config read_config(const std::filesystem::path& folder, const ConfigOverrides& overrides) {
+  const std::filesystem::path path = folder / "config.json";
+  return parse_config(read_config_text(path), path.string(), overrides);
 }
 
 }  // namespace calandra

@@ -104,4 +104,7 @@ struct ConfigOverrides {
 /// found and what is expected.
 Config parse_config(const std::string& text, const std::string& where, const ConfigOverrides& overrides = {});
 
+/// The same for folder/config.json.
+Config read_config(const std::filesystem::path& folder, const ConfigOverrides& overrides = {});
+
 }  // namespace calandra

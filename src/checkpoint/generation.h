@@ -17,6 +17,7 @@ struct GenerationDefaults {
   double min_p = 0.0;
   int top_k = 0;                      // 0: off
   std::vector<std::int64_t> eos_ids;  // of both files, config.json's first
+  std::vector<std::string> remarks;   // keys that are not followed, one sentence each
 };
 
 /// `text` is the content of generation_config.json, `where` its path. Throws Error that names the key.

@@ -1,7 +1,7 @@
 #include "checkpoint/key_reader.h"
 
 #include "base/error.h"
-#include "tensor/safetensors.h"
+#include "base/mapped_file.h"
 
 #include <algorithm>
 #include <utility>
@@ -27,7 +27,11 @@ std::string integer_range(std::int64_t least, std::int64_t most) { return fmt::f
 
 }  // namespace
 
+std::string read_config_text(const std::filesystem::path& path) { return read_text_file(path, std::size_t{1} << 20); }
+
 Json parse_json_object(const std::string& text, const std::string& where) {
+  constexpr int kMostKeys = 10'000;  // an ordered object takes longer for each key that it has
+  int num_keys = 0;
   Json value;
   std::vector<std::set<std::string>> open_objects;  // the keys so far of each
   const Json::parser_callback_t watch = [&](int, Json::parse_event_t event, Json& parsed) {
@@ -36,6 +40,7 @@ Json parse_json_object(const std::string& text, const std::string& where) {
     if (event == Event::object_end) open_objects.pop_back();
     if (event == Event::key) {
       const auto& key = parsed.get_ref<const std::string&>();
+      if (++num_keys > kMostKeys) fail("{}: found more than {} keys", where, kMostKeys);
       if (!open_objects.back().insert(key).second) fail("{}: {}: found twice, expected once", where, printable(key));
     }
     return true;

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include <cstdint>
+#include <filesystem>
 #include <initializer_list>
 #include <optional>
 #include <set>
@@ -15,7 +16,11 @@ namespace calandra {
 
 using Json = nlohmann::ordered_json;
 
-/// The JSON object in `text`. Throws Error that names `where`.
+/// A configuration file of a checkpoint, which is a few kB; Error if it has more than 1 MiB.
+std::string read_config_text(const std::filesystem::path& path);
+
+/// The JSON object in `text`. Throws Error that names `where`, also for a key that stands twice in one object and for more
+/// than 10,000 keys.
 Json parse_json_object(const std::string& text, const std::string& where);
 
 /// A value for a message of one line: long and nested ones are only named by kind.

@@ -199,8 +199,11 @@ std::vector<float> StoredWeights::vector(const TensorSpec& spec) {
 
 bool StoredWeights::has_mtp(const Config& config) {
   const std::string prefix = layer_prefix(config.layers);
-  const auto first = shards_.tensors.lower_bound(prefix);
-  return first != shards_.tensors.end() && first->first.starts_with(prefix);
+  for (auto entry = shards_.tensors.lower_bound(prefix); entry != shards_.tensors.end(); ++entry) {
+    if (!entry->first.starts_with(prefix)) break;
+    if (!is_useless(entry->first)) return true;
+  }
+  return false;
 }
 
 std::vector<std::string> StoredWeights::surplus() const {

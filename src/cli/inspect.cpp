@@ -33,8 +33,7 @@ struct Inspected {
 
 /// With a checkpoint that cannot be opened: what its headers tell, and why it cannot.
 void summarize_headers(const std::string& reason, const ConfigOverrides& overrides, Inspected& result) {
-  const std::filesystem::path config_path = result.folder / "config.json";
-  result.config = parse_config(read_text_file(config_path), config_path.string(), overrides);
+  result.config = read_config(result.folder, overrides);
   result.generation = read_generation(result.folder, result.config);
   const Shards shards = open_shards(result.folder);
   std::vector<TensorHeader> headers;

@@ -338,5 +338,6 @@ int run_program(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_DFL);  // `calandra ... | head -1` ends quietly, even if the parent ignores the signal
+  std::signal(SIGXFSZ, SIG_IGN);  // a file at the size limit is an error of write(), not the end of the program
   return calandra::run_program(argc, argv);
 }

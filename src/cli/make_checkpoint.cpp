@@ -1,3 +1,4 @@
+#include "base/error.h"
 #include "checkpoint/synthetic.h"
 #include "cli/commands.h"
 #include "cli/terminal.h"
@@ -7,8 +8,11 @@ namespace calandra {
 int make_checkpoint_command(const MakeCheckpointArguments& arguments) {
   const SyntheticOptions& options = arguments.options;
   ProgressBar bar("Writing " + arguments.folder.filename().string());
-  const SyntheticSize size =
-      make_checkpoint(options, arguments.folder, [&](std::int64_t done, std::int64_t total) { bar.update(done, total); });
+  const InterruptWatch interrupt(InterruptWatch::Second::Ignored);
+  const SyntheticSize size = make_checkpoint(options, arguments.folder, [&](std::int64_t done, std::int64_t total) {
+    if (InterruptWatch::pending()) fail("{}: stopped, nothing is left of it", arguments.folder.string());
+    bar.update(done, total);
+  });
   bar.clear();
   write_out(fmt::format("{}: {} in {}, {} parameters, {} tensor bytes in {} file{}{}\n", arguments.folder.string(),
                         name_of(options.model), name_of(options.format), with_commas(size.parameters),

@@ -10,15 +10,15 @@
 namespace calandra {
 namespace {
 
-std::string read_stdin() {
+std::string read_stream(std::FILE* stream, const std::string& name) {
   constexpr std::size_t kMostBytes = std::size_t{1} << 30;
   std::string text;
   char buffer[1 << 16];
-  while (const std::size_t count = std::fread(buffer, 1, sizeof(buffer), stdin)) {
+  while (const std::size_t count = std::fread(buffer, 1, sizeof(buffer), stream)) {
     text.append(buffer, count);
-    if (text.size() > kMostBytes) fail("standard input: more than {} bytes", kMostBytes);
+    if (text.size() > kMostBytes) fail("{}: more than {} bytes", name, kMostBytes);
   }
-  if (std::ferror(stdin) != 0) fail("standard input: {}", std::strerror(errno));
+  if (std::ferror(stream) != 0) fail("{}: {}", name, std::strerror(errno));
   return text;
 }
 
@@ -38,6 +38,12 @@ std::string short_name(const std::string& folder_or_name) {
   return path.filename().empty() || path.filename() == "." ? folder_or_name : path.filename().string();
 }
 
-std::string read_input(const std::filesystem::path& file) { return file == "-" ? read_stdin() : read_text_file(file); }
+std::string read_input(const std::filesystem::path& file) {
+  if (file == "-") return read_stream(stdin, "standard input");
+  if (!std::filesystem::is_fifo(file)) return read_text_file(file);
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> stream(std::fopen(file.c_str(), "r"), &std::fclose);
+  if (!stream) fail("{}: cannot open: {}", file.string(), std::strerror(errno));
+  return read_stream(stream.get(), file.string());
+}
 
 }  // namespace calandra

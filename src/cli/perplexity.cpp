@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 
 #include <chrono>
-#include <numbers>
 
 namespace calandra {
 
@@ -22,13 +21,12 @@ int perplexity_command(const PerplexityArguments& arguments) {
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   bar.clear();
 
-  const double bits_per_byte = result.nats / std::numbers::ln2 / static_cast<double>(text.size());
   const double tokens_per_second = static_cast<double>(tokens.size()) / seconds;
   const std::int64_t window = arguments.window == 0 ? model->config().context : arguments.window;
   if (arguments.json) {
     const nlohmann::ordered_json json = {{"perplexity", result.perplexity()},
                                          {"nats_per_token", result.mean_nats()},
-                                         {"bits_per_byte", bits_per_byte},
+                                         {"bits_per_byte", result.bits_per_byte()},
                                          {"tokens", tokens.size()},
                                          {"predicted_tokens", result.predicted_tokens},
                                          {"window", window},
@@ -39,7 +37,7 @@ int perplexity_command(const PerplexityArguments& arguments) {
     write_out(
         fmt::format("perplexity {:.4f}: {:.4f} nats per token, {:.4f} bits per byte\n"
                     "{} tokens, {} of them predicted, in windows of {}; {:.1f} tokens/s\n",
-                    result.perplexity(), result.mean_nats(), bits_per_byte, with_commas(std::ssize(tokens)),
+                    result.perplexity(), result.mean_nats(), result.bits_per_byte(), with_commas(std::ssize(tokens)),
                     with_commas(result.predicted_tokens), with_commas(window), tokens_per_second));
   }
   return kExitSuccess;

@@ -1,9 +1,11 @@
 #include "cli/settings.h"
 
+#include "checkpoint/key_reader.h"
 #include "cli/terminal.h"
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <random>
 
 namespace calandra {
@@ -61,18 +63,22 @@ nlohmann::ordered_json settings_as_json(const GenerationOptions& options, const 
 GenerationOptions with_saved_settings(const GenerationOptions& options, const nlohmann::ordered_json& saved,
                                       const std::string& where) {
   GenerationOptions result = options;
-  try {
-    saved.at("temperature").get_to(result.sampling.temperature);
-    saved.at("top_k").get_to(result.sampling.top_k);
-    saved.at("top_p").get_to(result.sampling.top_p);
-    saved.at("min_p").get_to(result.sampling.min_p);
-    saved.at("seed").get_to(result.sampling.seed);
-    saved.at("max_tokens").get_to(result.max_tokens);
-    saved.at("stop").get_to(result.stop);
-    check(result);
-  } catch (const std::exception& error) {
-    fail("{}: settings: {}", where, error.what());
+  KeyReader keys(saved, where + ": settings");
+  result.sampling.temperature = keys.number("temperature", 0, 100);
+  result.sampling.top_k = static_cast<int>(keys.integer("top_k", 0, INT32_MAX));
+  result.sampling.top_p = keys.number("top_p", 0, 1);
+  result.sampling.min_p = keys.number("min_p", 0, 1);
+  result.max_tokens = keys.integer("max_tokens", 0, INT64_MAX);
+  const nlohmann::ordered_json* seed = keys.find("seed");
+  if (seed == nullptr || !seed->is_number_unsigned()) keys.refuse("seed", "an integer from 0 to 2^64 - 1");
+  seed->get_to(result.sampling.seed);
+  const nlohmann::ordered_json* stop = keys.find("stop");
+  const auto is_text = [](const nlohmann::ordered_json& value) { return value.is_string(); };
+  if (stop == nullptr || !stop->is_array() || !std::all_of(stop->begin(), stop->end(), is_text)) {
+    keys.refuse("stop", "a list of texts");
   }
+  stop->get_to(result.stop);
+  check(result);
   return result;
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 #include <vector>
 
 namespace calandra {
@@ -36,7 +37,9 @@ PerplexityResult measure_window(Model& model, std::span<const std::int32_t> toke
     model.forward().head(model.forward().run(std::span(&slice, 1)), out);
     for (std::int64_t r = 0; r < rows; ++r) {
       const std::span row{out.row(r), static_cast<std::size_t>(model.num_samplable())};
-      result.nats += negative_log_probability(row, tokens[static_cast<std::size_t>(begin + r + 1)]);
+      const std::int32_t next = tokens[static_cast<std::size_t>(begin + r + 1)];
+      result.nats += negative_log_probability(row, next);
+      result.predicted_bytes += std::ssize(model.tokenizer().token_bytes(next));
     }
     result.predicted_tokens += rows;
     advanced(rows);
@@ -47,6 +50,8 @@ PerplexityResult measure_window(Model& model, std::span<const std::int32_t> toke
 }  // namespace
 
 double PerplexityResult::perplexity() const { return std::exp(mean_nats()); }
+
+double PerplexityResult::bits_per_byte() const { return nats / std::numbers::ln2 / static_cast<double>(predicted_bytes); }
 
 PerplexityResult measure_perplexity(Model& model, std::span<const std::int32_t> tokens, const PerplexityOptions& options,
                                     const std::function<void(std::int64_t, std::int64_t)>& progress) {
@@ -67,6 +72,7 @@ PerplexityResult measure_perplexity(Model& model, std::span<const std::int32_t> 
                                        if (progress) progress(done, total);
                                      });
     sum.predicted_tokens += part.predicted_tokens;
+    sum.predicted_bytes += part.predicted_bytes;
     sum.nats += part.nats;
   }
   return sum;

@@ -15,9 +15,11 @@ struct PerplexityOptions {
 
 struct PerplexityResult {
   std::int64_t predicted_tokens = 0;  // every token of a window but its first
+  std::int64_t predicted_bytes = 0;   // of their text
   double nats = 0;                    // sum of -ln p
   double mean_nats() const { return nats / static_cast<double>(predicted_tokens); }
   double perplexity() const;
+  double bits_per_byte() const;
 };
 
 /// Throws Error for a text of fewer than 2 tokens. `progress` gets (tokens done, tokens in all).

@@ -20,7 +20,6 @@ MemoryLayout memory_layout(const Config& config, CacheType cache_type, bool with
   m.kda_layers = config.num_kda_layers();
   m.mla_layers = config.num_mla_layers();
   m.mtp_layers = with_mtp ? 1 : 0;
-  m.hidden = config.hidden;
   m.heads = config.heads;
   m.head_dim = config.head_dim;
   m.state_floats = config.heads * config.head_dim * config.head_dim;

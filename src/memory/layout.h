@@ -15,7 +15,6 @@ struct MemoryLayout {
   std::int64_t kda_layers = 0;
   std::int64_t mla_layers = 0;  // main layers
   std::int64_t mtp_layers = 0;  // 1 if the MTP layer runs
-  std::int64_t hidden = 0;
 
   std::int64_t heads = 0;
   std::int64_t head_dim = 0;

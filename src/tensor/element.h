@@ -20,7 +20,6 @@ inline std::uint16_t bf16_encode(float value) {
 }
 
 /// Nearest bf16 value.
-inline float bf16_round(float value) { return bf16_decode(bf16_encode(value)); }
 
 float f16_decode(std::uint16_t code);
 

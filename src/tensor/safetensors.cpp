@@ -72,23 +72,26 @@ Entry read_entry(simdjson::dom::element value, const std::string& owner) {
   bool has_type = false;
   bool has_shape = false;
   bool has_offsets = false;
+  const auto once = [&](bool& seen, std::string_view key) {
+    if (std::exchange(seen, true)) fail("{}: found {} twice, expected once", owner, key);
+  };
   for (const auto [key, field] : object) {
     if (key == "dtype") {
+      once(has_type, key);
       std::string_view name;
       if (field.get(name) != simdjson::SUCCESS) fail("{}: dtype is no string", owner);
       const std::optional<ElementType> type = element_type_of(name);
       if (!type) fail("{}: unknown dtype {}", owner, printable(name));
       entry.type = *type;
-      has_type = true;
     } else if (key == "shape") {
+      once(has_shape, key);
       entry.shape = read_extents(field, 64, "shape", owner);
-      has_shape = true;
     } else if (key == "data_offsets") {
+      once(has_offsets, key);
       const std::vector<std::int64_t> offsets = read_extents(field, 2, "data_offsets", owner);
       if (offsets.size() != 2) fail("{}: data_offsets has {} values, expected 2", owner, offsets.size());
       entry.begin = offsets[0];
       entry.end = offsets[1];
-      has_offsets = true;
     }
   }
   if (!has_type) fail("{}: dtype is missing", owner);
@@ -190,21 +193,6 @@ std::int64_t num_bytes(ElementType type, const Shape& shape) {
   const std::optional<std::int64_t> bytes = checked_bytes(type, shape);
   if (!bytes) fail("{} elements of shape {} are no whole number of bytes below 2^60", name_of(type), to_string(shape));
   return *bytes;
-}
-
-std::string printable(std::string_view name) {
-  constexpr std::size_t kLongest = 200;
-  std::string out;
-  for (const char c : name.substr(0, kLongest)) {
-    const auto code = static_cast<unsigned char>(c);
-    if (code < 0x20 || code == 0x7F) {
-      out += fmt::format("\\x{:02x}", code);
-    } else {
-      out += c;
-    }
-  }
-  if (name.size() > kLongest) out += "...";
-  return out;
 }
 
 SafetensorsContent parse_safetensors(std::span<const std::byte> file, const std::string& where) {

@@ -28,9 +28,6 @@ std::int64_t num_elements(const Shape& shape);
 /// Bytes of a tensor of this type and shape. Throws Error as num_elements, and if F4 elements leave half a byte.
 std::int64_t num_bytes(ElementType type, const Shape& shape);
 
-/// A name read from a file, fit for a message of one line: control characters as \xNN, long names cut.
-std::string printable(std::string_view name);
-
 /// A tensor inside a mapped file. The data need not be aligned.
 struct TensorView {
   ElementType type = ElementType::F32;

@@ -39,6 +39,13 @@ TEST(ThreadPool, ManyShortLoopsInARow) {
   }
 }
 
+TEST(ThreadPool, MayEndWhileItsWorkersAreStillWaking) {
+  for (int round = 0; round < 2000; ++round) {
+    ThreadPool pool(3);
+    for (int loops = 0; loops < round % 3; ++loops) pool.for_each(3, 1, [](std::int64_t, std::int64_t) {});
+  }
+}
+
 TEST(ThreadPool, AnExceptionReachesTheCallerAndThePoolGoesOn) {
   ThreadPool pool(2);
   for (int round = 0; round < 100; ++round) {

@@ -78,7 +78,7 @@ TEST_F(SessionTest, ReusesWhatItHolds) {
   EXPECT_EQ(session.num_reused_tokens(), 0) << "no boundary before";
 }
 
-TEST_F(SessionTest, B008_AHistoryThatEndsAtABoundaryIsComputedFromBefore) {
+TEST_F(SessionTest, AHistoryThatEndsAtABoundaryIsComputedFromBefore) {
   Session session(model(), 2048);
   const Tokens history = tokens(64, 4);
   session.logits(history);

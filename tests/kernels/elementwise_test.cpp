@@ -433,7 +433,7 @@ TEST(Elementwise, ConvolutionGivesTheSameBitsForAnyCutOfTokensOrChannels) {
 
 // ------------------------------------------------------------------------- faults that users of other engines met
 
-TEST(Elementwise, B107_TheBoundedLawIsASigmoidAndTinyVectorsKeepTheEpsilonInsideTheRoot) {
+TEST(Elementwise, TheBoundedLawIsASigmoidAndTinyVectorsKeepTheEpsilonInsideTheRoot) {
   for (const Implementation& implementation : implementations()) {
     const std::vector<float> f = {0.3f, -2.0f, 5.0f, -40.0f};
     const std::vector<float> bias = {0.1f, -1.0f, 0.5f, 3.0f};
@@ -455,7 +455,7 @@ TEST(Elementwise, B107_TheBoundedLawIsASigmoidAndTinyVectorsKeepTheEpsilonInside
   }
 }
 
-TEST(Elementwise, B110_SwigluLimitsCapTheActivatedGateAboveAndTheUpProjectionOnBothSides) {
+TEST(Elementwise, SwigluLimitsCapTheActivatedGateAboveAndTheUpProjectionOnBothSides) {
   for (const Implementation& implementation : implementations()) {
     const std::vector<float> gate = {50.0f, 50.0f, 50.0f, -50.0f, 4.5f};
     const std::vector<float> up = {-50.0f, 50.0f, 3.0f, 3.0f, 1.0f};

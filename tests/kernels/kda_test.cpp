@@ -219,14 +219,14 @@ void expect_matches_reference(KdaData& original, double limit) {
   }
 }
 
-TEST(Kda, B095_EveryGateAtTheBoundFor64TokensStaysExact) {
+TEST(Kda, EveryGateAtTheBoundFor64TokensStaysExact) {
   Random random(95);
   KdaData data = make_kda(random, {64, 128, 128});
   set_decay(data, std::exp(-5.0f));
   expect_matches_reference(data, 1e-5);
 }
 
-TEST(Kda, B096_DecaysThatUnderflowToZeroGiveNoNotANumber) {
+TEST(Kda, DecaysThatUnderflowToZeroGiveNoNotANumber) {
   Random random(96);
   KdaData data = make_kda(random, {64, 32, 32});
   set_decay(data, 0.0f);
@@ -235,7 +235,7 @@ TEST(Kda, B096_DecaysThatUnderflowToZeroGiveNoNotANumber) {
   expect_matches_reference(data, 1e-5);
 }
 
-TEST(Kda, B097_OutputsOfAPrefixDoNotDependOnLaterGates) {
+TEST(Kda, OutputsOfAPrefixDoNotDependOnLaterGates) {
   Random random(97);
   KdaData original = make_kda(random, {22, 32, 32});
   KdaData changed = original.clone();
@@ -251,7 +251,7 @@ TEST(Kda, B097_OutputsOfAPrefixDoNotDependOnLaterGates) {
   }
 }
 
-TEST(Kda, B098_LengthsAroundAChunkReadNothingPastTheirTokens) {
+TEST(Kda, LengthsAroundAChunkReadNothingPastTheirTokens) {
   Random random(98);
   for (const std::int64_t tokens : {1, 63, 65}) {  // every operand ends at a forbidden page
     KdaData data = make_kda(random, {tokens, 32, 48});
@@ -259,14 +259,14 @@ TEST(Kda, B098_LengthsAroundAChunkReadNothingPastTheirTokens) {
   }
 }
 
-TEST(Kda, B103_DecaysNearOneKeepTheirDistanceFromOne) {
+TEST(Kda, DecaysNearOneKeepTheirDistanceFromOne) {
   Random random(103);
   KdaData data = make_kda(random, {4096, 16, 4});
   set_decay(data, 0.99992f);
   expect_matches_reference(data, 3e-5);
 }
 
-TEST(Kda, B104_TheStateDoesNotDriftOver8KDecodeSteps) {
+TEST(Kda, TheStateDoesNotDriftOver8KDecodeSteps) {
   Random random(104);
   KdaData original = make_kda(random, {8192, 16, 4});
   const Reference expected = reference(original);
@@ -281,7 +281,7 @@ TEST(Kda, B104_TheStateDoesNotDriftOver8KDecodeSteps) {
   }
 }
 
-TEST(Kda, B106_OutputsBeyondTheRangeOfHalvesStayExact) {
+TEST(Kda, OutputsBeyondTheRangeOfHalvesStayExact) {
   Random random(106);
   KdaData data = make_kda(random, {32, 32, 32});
   set_decay(data, 1.0f);

@@ -432,7 +432,7 @@ TEST(MatmulGolden, Mxfp4Linear) {
 
 // ------------------------------------------------------------------------- faults that users of other engines met
 
-TEST(Matmul, B131_ScalesOfBlocksAreNotTransposed) {
+TEST(Matmul, ScalesOfBlocksAreNotTransposed) {
   Random random(131);
   for (const WeightFormat format : {WeightFormat::Fp8, WeightFormat::Fp8E8m0}) {
     const MatmulCase c = {format, 2, 130, 391, 0, 1};  // a 2 x 4 grid of very different scales
@@ -445,7 +445,7 @@ TEST(Matmul, B131_ScalesOfBlocksAreNotTransposed) {
   }
 }
 
-TEST(Matmul, B133_ActivationScalesBelongToTheirRowForAnyNumberOfRows) {
+TEST(Matmul, ActivationScalesBelongToTheirRowForAnyNumberOfRows) {
   Random random(133);
   const MatmulCase c = {WeightFormat::Fp8, 17, 20, 264, 0, 1};
   const StoredWeight w = make_weight(random, c);
@@ -464,7 +464,7 @@ TEST(Matmul, B133_ActivationScalesBelongToTheirRowForAnyNumberOfRows) {
   }
 }
 
-TEST(Matmul, B134_LastBlocksMayBePartialInBothDirections) {
+TEST(Matmul, LastBlocksMayBePartialInBothDirections) {
   Random random(134);
   for (const MatmulCase& c :
        {MatmulCase{WeightFormat::Fp8, 2, 64, 192, 512, 1}, MatmulCase{WeightFormat::Fp8E8m0, 2, 64, 192, 512, 1},
@@ -478,7 +478,7 @@ TEST(Matmul, B134_LastBlocksMayBePartialInBothDirections) {
   }
 }
 
-TEST(Matmul, B137_TheEvenColumnOfAnMxfp4PairIsInTheLowBits) {
+TEST(Matmul, TheEvenColumnOfAnMxfp4PairIsInTheLowBits) {
   std::vector<std::byte> pairs(16, std::byte{0});
   pairs[0] = std::byte{0x72};   // columns 0 and 1: 1 and 6
   pairs[15] = std::byte{0x9F};  // columns 30 and 31: -6 and -0.5
@@ -493,7 +493,7 @@ TEST(Matmul, B137_TheEvenColumnOfAnMxfp4PairIsInTheLowBits) {
   }
 }
 
-TEST(Matmul, B138_EveryScaleIsReadFromItsOwnPlace) {
+TEST(Matmul, EveryScaleIsReadFromItsOwnPlace) {
   Random random(138);
   for (const MatmulCase& c :
        {MatmulCase{WeightFormat::Mxfp4, 1, 24, 416, 3, 1}, MatmulCase{WeightFormat::Fp8E8m0, 1, 160, 416, 100, 1}}) {
@@ -509,7 +509,7 @@ TEST(Matmul, B138_EveryScaleIsReadFromItsOwnPlace) {
   }
 }
 
-TEST(Matmul, B139_DispatchedShapesAgreeInDirection) {
+TEST(Matmul, DispatchedShapesAgreeInDirection) {
   Random random(139);
   for (const MatmulCase& c :
        {MatmulCase{WeightFormat::Mxfp4, 3, 512, 2560, 0, 1}, MatmulCase{WeightFormat::Fp8, 1, 576, 1536, 0, 1},

@@ -104,7 +104,7 @@ TEST(Router, AGroupOfOneExpertCountsItsOnlyScore) {
 
 // ------------------------------------------------------------------------- faults that users of other engines met
 
-TEST(Router, B126_ClosedGroupsAreMaskedByMinusInfinity) {
+TEST(Router, ClosedGroupsAreMaskedByMinusInfinity) {
   // All biased scores are negative; group 0 holds the best pair, yet experts of the others must not beat its rest as zeros would.
   std::vector<float> logits(32, -1.0f);
   for (std::size_t e = 0; e < 4; ++e) logits[e] = 3.0f - static_cast<float>(e);
@@ -114,7 +114,7 @@ TEST(Router, B126_ClosedGroupsAreMaskedByMinusInfinity) {
   }
 }
 
-TEST(Router, B127_BiasesThatBf16WouldMergeStayApart) {
+TEST(Router, BiasesThatBf16WouldMergeStayApart) {
   std::vector<float> bias;
   for (int e = 0; e < 256; ++e) bias.push_back(6.8170f + (7.0630f - 6.8170f) * static_cast<float>((e * 37) % 256) / 255.0f);
   const std::vector<float> logits(256, 0.25f);
@@ -129,7 +129,7 @@ TEST(Router, B127_BiasesThatBf16WouldMergeStayApart) {
   }
 }
 
-TEST(Router, B128_WeightsComeFromTheSigmoidAlone) {
+TEST(Router, WeightsComeFromTheSigmoidAlone) {
   const std::vector<float> logits(8, std::log(1e-8f));
   std::vector<float> bias(8, -12.0f);
   bias[2] = bias[5] = 12.0f;
@@ -140,7 +140,7 @@ TEST(Router, B128_WeightsComeFromTheSigmoidAlone) {
   }
 }
 
-TEST(Router, B129_ScoresThatAllUnderflowGiveWeightsOfZero) {
+TEST(Router, ScoresThatAllUnderflowGiveWeightsOfZero) {
   for (const Implementation& implementation : implementations()) {
     const Routed routed = route(*implementation.kernels, std::vector<float>(64, -200.0f), std::vector<float>(64, 0.0f), kLing);
     EXPECT_EQ(routed.ids, first_ids(8)) << implementation.name;
@@ -148,7 +148,7 @@ TEST(Router, B129_ScoresThatAllUnderflowGiveWeightsOfZero) {
   }
 }
 
-TEST(Router, B130_TiesThatOnlyFloat32ResolvesAreResolvedAndExactTiesGoToTheLowerId) {
+TEST(Router, TiesThatOnlyFloat32ResolvesAreResolvedAndExactTiesGoToTheLowerId) {
   std::vector<float> logits(16, 0.0f);
   const std::vector<float> bias(16, 0.0f);
   logits[9] = 1e-4f;  // sigmoid 0.500025, which bf16 rounds to 0.5

@@ -76,7 +76,7 @@ TEST(SequenceMemory, TakesExactlyTheBlocksOfTheFormula) {
   }
 }
 
-TEST(SequenceMemory, B041_StartsFromZeroInAPoolFullOfNaN) {
+TEST(SequenceMemory, StartsFromZeroInAPoolFullOfNaN) {
   MemoryPool pool(small_layout(false), 8, FreedMemory::Poisoned);
   EXPECT_TRUE(std::isnan(*reinterpret_cast<const float*>(pool.blocks().data(3))));
   const auto memory = SequenceMemory::create(pool);
@@ -88,7 +88,7 @@ TEST(SequenceMemory, B041_StartsFromZeroInAPoolFullOfNaN) {
   }
 }
 
-TEST(SequenceMemory, B049_B050_OpeningAndClosingLosesNothing) {
+TEST(SequenceMemory, OpeningAndClosingLosesNothing) {
   MemoryPool pool(small_layout(true), 12);
   for (int i = 0; i < 100; ++i) {
     const auto memory = SequenceMemory::create(pool);
@@ -115,7 +115,7 @@ TEST(SequenceMemory, ADryPoolRefusesAndChangesNothing) {
   EXPECT_EQ(pool.blocks().num_free(), 1);
 }
 
-TEST(Boundary, B004_DoesNotChangeWhenItsSequenceGoesOn) {
+TEST(Boundary, DoesNotChangeWhenItsSequenceGoesOn) {
   MemoryPool pool(small_layout(true), 40);
   const auto memory = SequenceMemory::create(pool);
   ASSERT_TRUE(memory->reserve(100));

@@ -70,7 +70,7 @@ TEST_P(Promise, PrefillCutAnywhereGivesTheSameBits) {
   }
 }
 
-TEST_P(Promise, B054_B057_ABatchOfEightMixedLengthsEqualsEachAlone) {
+TEST_P(Promise, ABatchOfEightMixedLengthsEqualsEachAlone) {
   TestModel model = make();
   std::vector<std::vector<std::int32_t>> prompts;
   std::vector<Outcome> alone;
@@ -142,7 +142,7 @@ TEST_P(Promise, ResumeFromABoundaryAtEveryPosition) {
   }
 }
 
-TEST_P(Promise, B043_MemoryOfEarlierSequencesLeavesNoTrace) {
+TEST_P(Promise, MemoryOfEarlierSequencesLeavesNoTrace) {
   TestModel model = make();
   const auto tokens = model.random_tokens(length(30), 5);
   const Outcome expected = run_cut(model, tokens, {});
