@@ -1,17 +1,23 @@
 #include "text/argument_types.h"
 
 #include <nlohmann/json.hpp>
+#include <set>
+#include <vector>
 
 #include "base/error.h"
 #include "text/jinja_syntax.h"
+#include "text/json_text.h"
 
 namespace calandra {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Schemas that refer to each other end somewhere.
-constexpr int kMaxSchemaDepth = 16;
+/// What is looked at for one argument. Each part of a schema is visited once, but `enum`s and the parts together are long.
+constexpr std::size_t kMaxSchemaParts = 10'000;
+
+/// Enough for some megabytes of a Python literal.
+constexpr std::uint64_t kMaxLiteralWork = std::uint64_t{1} << 30;
 
 void add_type_name(JsonTypes& types, const Json& name) {
   if (name == "string") types.string = true;
@@ -44,49 +50,73 @@ const Json* resolve(const Json& root, const Json& reference) {
   }
 }
 
-void add_schema(JsonTypes& types, const Json& schema, const Json& root, int depth) {
-  if (!schema.is_object() || depth > kMaxSchemaDepth) return;
-  const auto type = schema.find("type");
-  if (type != schema.end() && type->is_array()) {
-    for (const Json& name : *type) add_type_name(types, name);
-  } else if (type != schema.end()) {
-    add_type_name(types, *type);
-  } else {
-    if (const auto values = schema.find("enum"); values != schema.end() && values->is_array()) {
-      for (const Json& value : *values) add_type_of_value(types, value);
-    }
-    if (const auto value = schema.find("const"); value != schema.end()) add_type_of_value(types, *value);
-  }
-  if (const auto nullable = schema.find("nullable"); nullable != schema.end() && *nullable == true) types.null = true;
-  for (const char* key : {"anyOf", "oneOf", "allOf"}) {
-    const auto members = schema.find(key);
-    if (members == schema.end() || !members->is_array()) continue;
-    for (const Json& member : *members) add_schema(types, member, root, depth + 1);
-  }
-  if (const auto reference = schema.find("$ref"); reference != schema.end()) {
-    if (const Json* target = resolve(root, *reference)) add_schema(types, *target, root, depth + 1);
-  }
-}
+/// The types that a schema allows, and those of the schemas it refers to, which may lead back to it.
+class SchemaReader {
+ public:
+  explicit SchemaReader(const Json& root) : root_(root) {}
 
-std::string_view trim(std::string_view text) {
-  constexpr std::string_view kBlanks = " \t\r\n";
-  const std::size_t begin = text.find_first_not_of(kBlanks);
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(kBlanks) - begin + 1);
-}
+  JsonTypes read(const Json& schema) {
+    add_part(schema);
+    for (std::size_t i = 0; i < parts_.size(); ++i) read_part(*parts_[i]);  // parts_ grows meanwhile
+    return types_;
+  }
+
+ private:
+  /// True while something may still be looked at.
+  bool take() { return num_taken_ < kMaxSchemaParts && ++num_taken_; }
+
+  void add_part(const Json& part) {
+    if (part.is_object() && take() && known_.insert(&part).second) parts_.push_back(&part);
+  }
+
+  template <class Use>
+  void for_each(const Json& list, Use&& use) {
+    for (const Json& element : list) {
+      if (!take()) return;
+      use(element);
+    }
+  }
+
+  void read_part(const Json& schema) {
+    const auto type = schema.find("type");
+    if (type != schema.end() && type->is_array()) {
+      for_each(*type, [&](const Json& name) { add_type_name(types_, name); });
+    } else if (type != schema.end()) {
+      add_type_name(types_, *type);
+    } else {
+      if (const auto values = schema.find("enum"); values != schema.end() && values->is_array()) {
+        for_each(*values, [&](const Json& value) { add_type_of_value(types_, value); });
+      }
+      if (const auto value = schema.find("const"); value != schema.end()) add_type_of_value(types_, *value);
+    }
+    if (const auto nullable = schema.find("nullable"); nullable != schema.end() && *nullable == true) types_.null = true;
+    for (const char* key : {"anyOf", "oneOf", "allOf"}) {
+      const auto members = schema.find(key);
+      if (members != schema.end() && members->is_array()) for_each(*members, [&](const Json& member) { add_part(member); });
+    }
+    if (const auto reference = schema.find("$ref"); reference != schema.end()) {
+      if (const Json* target = resolve(root_, *reference)) add_part(*target);
+    }
+  }
+
+  const Json& root_;
+  JsonTypes types_;
+  std::vector<const Json*> parts_;
+  std::set<const Json*> known_;
+  std::size_t num_taken_ = 0;
+};
 
 /// Only the value's outermost type is needed: nothing inside is kept.
 std::optional<Json> parse_outline(std::string_view text) {
-  const auto keep = [](int depth, Json::parse_event_t, Json&) { return depth == 0; };
-  Json json = Json::parse(text, keep, false);
-  if (json.is_discarded()) return std::nullopt;
-  return json;
+  if (!is_json(text)) return std::nullopt;
+  return Json::parse(text, [](int depth, Json::parse_event_t, Json&) { return depth == 0; });
 }
 
-bool is_allowed(const Json& value, const JsonTypes& types) {
-  return (value.is_number() && types.number) || (value.is_number_integer() && types.integer) ||
-         (value.is_boolean() && types.boolean) || (value.is_null() && types.null) || (value.is_object() && types.object) ||
-         (value.is_array() && types.array);
+bool is_allowed(const Json& value, std::string_view text, const JsonTypes& types) {
+  // An integer beyond 64 bits is read as a float.
+  const bool is_integer = value.is_number() && text.find_first_of(".eE") == std::string_view::npos;
+  return (value.is_number() && types.number) || (is_integer && types.integer) || (value.is_boolean() && types.boolean) ||
+         (value.is_null() && types.null) || (value.is_object() && types.object) || (value.is_array() && types.array);
 }
 
 std::string unescape(std::string_view text) {
@@ -109,11 +139,12 @@ std::string unescape(std::string_view text) {
 
 /// {'a': True} and the like.
 std::optional<std::string> python_literal(std::string_view text) {
-  const auto value = jinja::parse_literal(text);
+  jinja::Budget budget(kMaxLiteralWork);
+  const auto value = jinja::parse_literal(budget, text);
   if (!value) return std::nullopt;
   try {
-    std::string json = jinja::to_json(*value);
-    if (nlohmann::json::accept(json)) return json;
+    std::string json = jinja::to_json(budget, *value);
+    if (is_json(json)) return json;
   } catch (const Error&) {
     // A key that JSON has no form for: then it is text.
   }
@@ -148,6 +179,7 @@ void append_json_escaped(std::string& out, std::string_view text) {
 }
 
 ToolTypes::ToolTypes(const Json& tools) {
+  check_nesting(tools, "tools");
   if (!tools.is_array()) return;
   for (const Json& tool : tools) {
     if (!tool.is_object()) continue;
@@ -159,7 +191,7 @@ ToolTypes::ToolTypes(const Json& tools) {
       const Json& schema = function[key];
       const auto properties = schema.find("properties");
       if (properties == schema.end() || !properties->is_object()) continue;
-      for (const auto& [name, property] : properties->items()) add_schema(arguments[name], property, schema, 0);
+      for (const auto& [name, property] : properties->items()) arguments[name] = SchemaReader(schema).read(property);
     }
   }
 }
@@ -172,16 +204,16 @@ JsonTypes ToolTypes::types_of(const std::string& tool, const std::string& argume
 }
 
 std::string typed_value(std::string_view text, const JsonTypes& types) {
-  const std::string_view inner = trim(text);
+  const std::string_view inner = trim_json_space(text);
   const auto parsed = parse_outline(inner);
   if (types.string) {
     // A quoted string is its value; anything else stays text unless the schema allows it as something else, too.
-    const bool is_value = parsed && (parsed->is_string() ? text.starts_with('"') : is_allowed(*parsed, types));
+    const bool is_value = parsed && (parsed->is_string() ? text.starts_with('"') : is_allowed(*parsed, inner, types));
     return is_value ? std::string(inner) : quoted(text);
   }
   if (parsed) return std::string(inner);
   if (!types.any_but_string()) return quoted(text);
-  if (std::string plain = unescape(inner); nlohmann::json::accept(plain)) return plain;
+  if (std::string plain = unescape(inner); is_json(plain)) return plain;
   if (auto literal = python_literal(inner)) return *literal;
   return quoted(text);
 }

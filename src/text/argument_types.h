@@ -21,7 +21,7 @@ struct JsonTypes {
 class ToolTypes {
  public:
   /// `tools`: an array of {type, function: {name, parameters}} or of {name, parameters | input_schema}; or null. Whatever is
-  /// malformed declares nothing.
+  /// malformed declares nothing. Throws Error for tools that are nested too deep.
   explicit ToolTypes(const nlohmann::ordered_json& tools);
 
   bool empty() const { return tools_.empty(); }

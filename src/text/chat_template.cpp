@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/mapped_file.h"
+#include "text/json_text.h"
 
 namespace calandra {
 namespace {
@@ -45,8 +46,7 @@ void normalize_call(Json& call, const std::string& where) {
   Json& arguments = function["arguments"];
   if (arguments.is_string()) {
     const std::string text = arguments.get<std::string>();
-    const bool is_blank = text.find_first_not_of(" \t\r\n") == std::string::npos;
-    arguments = is_blank ? Json::object() : Json::parse(text, nullptr, false);
+    arguments = trim_json_space(text).empty() ? Json::object() : parse_json(text, where + ".arguments");
   }
   if (arguments.is_null()) arguments = Json::object();
   if (!arguments.is_object()) fail("{}.arguments: expected a JSON object, or its text", where);
@@ -55,9 +55,10 @@ void normalize_call(Json& call, const std::string& where) {
 void normalize_message(Json& message, const std::string& where) {
   if (!message.is_object()) fail("{}: expected an object", where);
   if (!message.contains("role") || !message["role"].is_string()) fail("{}.role: expected a text", where);
-  Json& content = message["content"];
-  if (content.is_array()) content = join_parts(content, where + ".content");
-  if (!content.is_string() && !content.is_null()) fail("{}.content: expected a text, null or an array of parts", where);
+  if (const auto content = message.find("content"); content != message.end()) {  // where there is none, there stays none
+    if (content->is_array()) *content = join_parts(*content, where + ".content");
+    if (!content->is_string() && !content->is_null()) fail("{}.content: expected a text, null or an array of parts", where);
+  }
   if (message.contains("reasoning") && message["reasoning"].is_string() && !message.contains("reasoning_content")) {
     message["reasoning_content"] = message["reasoning"];
   }
@@ -124,7 +125,7 @@ ChatTemplate ChatTemplate::load(const std::filesystem::path& folder) {
 }
 
 void ChatTemplate::read_tokenizer_config(const std::filesystem::path& file) {
-  const Json config = Json::parse(read_text_file(file, kMaxConfigBytes), nullptr, false);
+  const Json config = parse_json(read_text_file(file, kMaxConfigBytes), file.string());
   if (!config.is_object()) fail("{}: no JSON object", file.string());
   const std::string where = file.string() + ": chat_template";
   if (const auto own = config.find("chat_template"); !template_ && own != config.end() && !own->is_null()) {
@@ -183,12 +184,18 @@ Json ChatTemplate::make_context(const ChatRequest& request, std::vector<std::str
     context[key] = value;
   }
   context["messages"] = normalize_messages(request.messages);
-  if (request.tools.is_array() && !request.tools.empty()) context["tools"] = request.tools;
+  // As Hugging Face's renderer has them: always there, and none rather than empty.
+  context["tools"] = request.tools.is_array() && !request.tools.empty() ? request.tools : Json();
+  if (!context.contains("documents")) context["documents"] = nullptr;
   context["add_generation_prompt"] = request.add_generation_prompt;
   return context;
 }
 
 ChatPrompt ChatTemplate::render(const ChatRequest& request, const JinjaOptions& options) const {
+  // Before anything is copied: copying recurses.
+  check_nesting(request.messages, "messages");
+  check_nesting(request.tools, "tools");
+  check_nesting(request.template_kwargs, "chat_template_kwargs");
   check_tools(request.tools);
   if (!request.template_kwargs.is_object()) fail("chat_template_kwargs: expected an object");
   ChatPrompt prompt;

@@ -36,10 +36,13 @@ struct ChatPrompt {
 class ChatTemplate {
  public:
   /// chat_template.jinja of a checkpoint's folder, else chat_template of its tokenizer_config.json, else Ling's.
+  /// Throws Error for a file that cannot be read, is no JSON, or holds a template that cannot be parsed.
   static ChatTemplate load(const std::filesystem::path& folder);
+  /// Throws Error for a template that cannot be parsed.
   static ChatTemplate from_source(std::string_view source, const std::string& where);
   static ChatTemplate built_in();
 
+  /// Throws Error for a request that is malformed or nested deeper than 500, and for all that the template throws.
   ChatPrompt render(const ChatRequest& request, const JinjaOptions& options = {}) const;
 
   const OutputFormat& output_format() const { return output_format_; }
@@ -62,7 +65,8 @@ class ChatTemplate {
   OutputFormat output_format_;
 };
 
-/// The conversation in the shape that templates expect: content text or null, arguments objects. Throws Error.
+/// The conversation in the shape that templates expect: content text or null, arguments objects. A message
+/// without content stays without. Throws Error.
 nlohmann::ordered_json normalize_messages(const nlohmann::ordered_json& messages);
 
 /// Ling's format (docs/model.md 8.2). `context` as a template gets it: messages, tools, enable_thinking or thinking,

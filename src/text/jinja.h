@@ -1,8 +1,10 @@
 #pragma once
 // Chat templates are written in Jinja. This is an interpreter for the part of the language that the templates of
 // published checkpoints use, with the settings Hugging Face gives it: trim_blocks, lstrip_blocks, no escaping, break and
-// continue, immutable data. A template is parsed once and rendered from any number of threads. A construct that is not
-// known is refused when the template is parsed, with its line; templates cannot hang, overflow the stack or fill memory.
+// continue, immutable data. A template is parsed once and rendered from any number of threads. Statements, operators,
+// filters and tests that are not known are refused when the template is parsed; functions, methods and format
+// specifications when they are used. Every error is an Error that names the template and the line. A render ends after
+// bounded work (max_work), in bounded stack, and no value it makes takes more than 64 MiB.
 
 #include <cstddef>
 #include <cstdint>
@@ -22,7 +24,8 @@ struct Program;
 
 struct JinjaOptions {
   std::size_t max_output_bytes = std::size_t{64} << 20;
-  /// Bytes produced plus 64 for every step taken: ends a template that would run for more than some seconds.
+  /// Bytes made or walked over plus 64 for every step taken, charged before it is done: ends a template that would run
+  /// for more than some seconds. What it makes in all, and so what may be alive at a time, is less than this.
   std::uint64_t max_work = std::uint64_t{4} << 30;
   /// What strftime_now tells; the local time of the machine if empty.
   std::function<std::tm()> clock;
@@ -30,10 +33,11 @@ struct JinjaOptions {
 
 class JinjaTemplate {
  public:
-  /// `where` names the template in errors, as in "chat_template.jinja:12: unknown filter 'x'".
+  /// `where` names the template in errors, as in "chat_template.jinja:12: unknown filter 'x'". Throws Error.
   static JinjaTemplate parse(std::string_view source, std::string where);
 
-  /// `context` is an object: the variables that the template may read.
+  /// `context` is an object: the variables that the template may read. Throws Error: for what the template refuses by
+  /// raise_exception, for what fails in Python, for a context nested deeper than 500, and when the options' limits are met.
   std::string render(const nlohmann::ordered_json& context, const JinjaOptions& options = {}) const;
 
   /// The variables that the template may read from its context.

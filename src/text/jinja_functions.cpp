@@ -11,20 +11,22 @@
 namespace calandra::jinja {
 namespace {
 
-bool is_equal(Runtime&, const Value& v, const Arguments& a) { return equal(v, bind(a, {"other"})[0]); }
-bool is_not_equal(Runtime&, const Value& v, const Arguments& a) { return !equal(v, bind(a, {"other"})[0]); }
-bool is_less(Runtime&, const Value& v, const Arguments& a) { return compare(v, bind(a, {"other"})[0], "<") < 0; }
-bool is_less_equal(Runtime&, const Value& v, const Arguments& a) { return compare(v, bind(a, {"other"})[0], "<=") <= 0; }
-bool is_greater(Runtime&, const Value& v, const Arguments& a) { return compare(v, bind(a, {"other"})[0], ">") > 0; }
-bool is_greater_equal(Runtime&, const Value& v, const Arguments& a) { return compare(v, bind(a, {"other"})[0], ">=") >= 0; }
+bool is_equal(Runtime& r, const Value& v, const Arguments& a) { return equal(r, v, bind(a, {"other"})[0]); }
+bool is_not_equal(Runtime& r, const Value& v, const Arguments& a) { return !equal(r, v, bind(a, {"other"})[0]); }
+bool is_less(Runtime& r, const Value& v, const Arguments& a) { return compare(r, v, bind(a, {"other"})[0], "<") < 0; }
+bool is_less_equal(Runtime& r, const Value& v, const Arguments& a) { return compare(r, v, bind(a, {"other"})[0], "<=") <= 0; }
+bool is_greater(Runtime& r, const Value& v, const Arguments& a) { return compare(r, v, bind(a, {"other"})[0], ">") > 0; }
+bool is_greater_equal(Runtime& r, const Value& v, const Arguments& a) { return compare(r, v, bind(a, {"other"})[0], ">=") >= 0; }
 
 bool is_divisible(Runtime& runtime, const Value& value, const Value& by) {
-  return equal(operate(runtime, BinaryOperator::Modulo, value, by), std::int64_t{0});
+  return equal(runtime, operate(runtime, BinaryOperator::Modulo, value, by), std::int64_t{0});
 }
 
 bool is_countable(const Value& v) { return v.text() || v.sequence() || v.mapping() || v.is_undefined(); }
 
-bool same_kind_and_equal(const Value& a, const Value& b) { return type_name(a) == type_name(b) && equal(a, b); }
+bool same_kind_and_equal(Runtime& runtime, const Value& a, const Value& b) {
+  return type_name(a) == type_name(b) && equal(runtime, a, b);
+}
 
 using FunctionEntry = std::pair<std::string_view, Test>;
 constexpr FunctionEntry kTests[] = {
@@ -47,26 +49,26 @@ constexpr FunctionEntry kTests[] = {
     {"ge", is_greater_equal},
     {"greaterthan", is_greater},
     {"gt", is_greater},
-    {"in", [](Runtime&, const Value& v, const Arguments& a) { return contains(bind(a, {"seq"})[0], v); }},
-    {"integer", [](Runtime&, const Value& v, const Arguments&) { return v.integer() && !v.boolean(); }},
+    {"in", [](Runtime& r, const Value& v, const Arguments& a) { return contains(r, bind(a, {"seq"})[0], v); }},
+    {"integer", [](Runtime&, const Value& v, const Arguments&) { return (v.integer() && !v.boolean()) || v.big_integer(); }},
     {"iterable", [](Runtime&, const Value& v, const Arguments&) { return is_countable(v); }},
     {"le", is_less_equal},
     {"lessthan", is_less},
-    {"lower", [](Runtime&, const Value& v, const Arguments&) { return is_lower(to_text(v)); }},
+    {"lower", [](Runtime& r, const Value& v, const Arguments&) { return is_lower(to_text(r, v)); }},
     {"lt", is_less},
     {"mapping", [](Runtime&, const Value& v, const Arguments&) { return v.mapping() != nullptr; }},
     {"ne", is_not_equal},
     {"none", [](Runtime&, const Value& v, const Arguments&) { return v.is_none(); }},
     {"number", [](Runtime&, const Value& v, const Arguments&) { return v.number().has_value(); }},
     {"odd", [](Runtime& r, const Value& v,
-               const Arguments&) { return equal(operate(r, BinaryOperator::Modulo, v, std::int64_t{2}), std::int64_t{1}); }},
-    {"sameas", [](Runtime&, const Value& v, const Arguments& a) { return same_kind_and_equal(v, bind(a, {"other"})[0]); }},
+               const Arguments&) { return equal(r, operate(r, BinaryOperator::Modulo, v, std::int64_t{2}), std::int64_t{1}); }},
+    {"sameas", [](Runtime& r, const Value& v, const Arguments& a) { return same_kind_and_equal(r, v, bind(a, {"other"})[0]); }},
     {"sequence", [](Runtime&, const Value& v, const Arguments&) { return is_countable(v); }},
     {"string", [](Runtime&, const Value& v, const Arguments&) { return v.is_text(); }},
     {"test", [](Runtime&, const Value& v, const Arguments&) { return v.text() && find_test(*v.text()) != nullptr; }},
     {"true", [](Runtime&, const Value& v, const Arguments&) { return v.boolean() && *v.boolean(); }},
     {"undefined", [](Runtime&, const Value& v, const Arguments&) { return v.is_undefined(); }},
-    {"upper", [](Runtime&, const Value& v, const Arguments&) { return is_upper(to_text(v)); }},
+    {"upper", [](Runtime& r, const Value& v, const Arguments&) { return is_upper(to_text(r, v)); }},
 };
 
 // --- functions
@@ -97,16 +99,17 @@ Value make_range(Runtime& runtime, const Arguments& arguments) {
 }
 
 /// The entries that dict() and namespace() are given: of a mapping or of pairs, and named ones.
-Entries given_entries(const Arguments& arguments) {
+Entries given_entries(Runtime& runtime, const Arguments& arguments) {
   Entries entries;
   if (arguments.positional.size() > 1) fail("takes at most 1 positional argument");
   for (const Value& source : arguments.positional) {
     if (source.mapping()) {
+      runtime.make_room(source.mapping()->entries.size(), 2 * sizeof(Value));
       entries = source.mapping()->entries;
       continue;
     }
-    for (const Value& pair : iterate(source)) {
-      const List parts = iterate(pair);
+    for (const Value& pair : iterate(runtime, source)) {
+      const List parts = iterate(runtime, pair);
       if (parts.size() != 2) fail("dict() takes pairs, found {} values", parts.size());
       entries.emplace_back(parts[0], parts[1]);
     }
@@ -115,19 +118,17 @@ Entries given_entries(const Arguments& arguments) {
   return entries;
 }
 
-Value make_dict(Runtime& runtime, const Arguments& arguments) {
-  const Entries entries = given_entries(arguments);
-  runtime.spend(entries.size() * entries.size() / 2 + entries.size() * sizeof(Value));
-  return Value::dict(entries);
-}
+Value make_dict(Runtime& runtime, const Arguments& arguments) { return Value::dict(runtime, given_entries(runtime, arguments)); }
 
 Value make_namespace(Runtime& runtime, const Arguments& arguments) {
   auto* space = runtime.make<Namespace>();
-  for (const auto& [name, value] : given_entries(arguments)) space->set(to_text(name), value);
+  for (const auto& [name, value] : given_entries(runtime, arguments)) space->set(to_text(runtime, name), value);
   return static_cast<Object*>(space);
 }
 
-Value raise_exception(Runtime&, const Arguments& arguments) { fail("{}", to_text(bind(arguments, {"message"})[0])); }
+Value raise_exception(Runtime& runtime, const Arguments& arguments) {
+  fail("{}", to_text(runtime, bind(arguments, {"message"})[0]));
+}
 
 Value strftime_now(Runtime& runtime, const Arguments& arguments) {
   const Value format = bind(arguments, {"format"})[0];

@@ -1,9 +1,11 @@
 #include "text/jinja_interpreter.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "base/error.h"
+#include "text/json_text.h"
 
 namespace calandra {
 namespace jinja {
@@ -60,7 +62,7 @@ class Loop : public Object {
     if (name == "nextitem") return neighbour(index + 1, "there is no next item");
     if (name == "cycle") return runtime.make<Function>([this](Runtime&, const Arguments& arguments) { return cycle(arguments); });
     if (name == "changed")
-      return runtime.make<Function>([this](Runtime&, const Arguments& arguments) { return changed(arguments); });
+      return runtime.make<Function>([this](Runtime& inner, const Arguments& arguments) { return changed(inner, arguments); });
     return Object::attribute(runtime, name);
   }
 
@@ -81,9 +83,9 @@ class Loop : public Object {
     if (arguments.positional.empty()) fail("no items for cycling given");
     return arguments.positional[index_ % arguments.positional.size()];
   }
-  Value changed(const Arguments& arguments) {
+  Value changed(Runtime& runtime, const Arguments& arguments) {
     const Value values = Value::tuple(arguments.positional);
-    const bool differs = !equal(last_, values);
+    const bool differs = !equal(runtime, last_, values);
     last_ = values;
     return differs;
   }
@@ -99,36 +101,25 @@ class Loop : public Object {
 
 ScopePtr inner_scope(const ScopePtr& parent) { return std::make_shared<Scope>(Scope{parent, {}}); }
 
-bool holds(Relation relation, const Value& a, const Value& b) {
+bool holds(Budget& budget, Relation relation, const Value& a, const Value& b) {
   switch (relation) {
-    case Relation::Equal: return equal(a, b);
-    case Relation::NotEqual: return !equal(a, b);
-    case Relation::Less: return compare(a, b, "<") < 0;
-    case Relation::LessEqual: return compare(a, b, "<=") <= 0;
-    case Relation::Greater: return compare(a, b, ">") > 0;
-    case Relation::GreaterEqual: return compare(a, b, ">=") >= 0;
-    case Relation::In: return contains(b, a);
-    case Relation::NotIn: return !contains(b, a);
+    case Relation::Equal: return equal(budget, a, b);
+    case Relation::NotEqual: return !equal(budget, a, b);
+    case Relation::Less: return compare(budget, a, b, "<") < 0;
+    case Relation::LessEqual: return compare(budget, a, b, "<=") <= 0;
+    case Relation::Greater: return compare(budget, a, b, ">") > 0;
+    case Relation::GreaterEqual: return compare(budget, a, b, ">=") >= 0;
+    case Relation::In: return contains(budget, b, a);
+    case Relation::NotIn: return !contains(budget, b, a);
   }
   return false;
 }
 
 }  // namespace
 
-void Scope::set(const std::string& name, Value value) {
-  const auto known = std::find_if(values.begin(), values.end(), [&](const auto& entry) { return entry.first == name; });
-  if (known == values.end()) {
-    values.emplace_back(name, std::move(value));
-  } else {
-    known->second = std::move(value);
-  }
-}
-
 const Value* Scope::find(const std::string& name) const {
   for (const Scope* scope = this; scope; scope = scope->parent.get()) {
-    for (const auto& [known, value] : scope->values) {
-      if (known == name) return &value;
-    }
+    if (const Value* value = scope->values.find(name)) return value;
   }
   return nullptr;
 }
@@ -157,6 +148,8 @@ std::string Interpreter::run() {
     return capture([&] { run_body(program_.body, inner_scope(nullptr)); });
   } catch (const Error& error) {
     fail("{}:{}: {}", program_.where, line_, error.what());
+  } catch (const std::bad_alloc&) {
+    fail("{}:{}: not enough memory", program_.where, line_);
   }
 }
 
@@ -178,7 +171,7 @@ Interpreter::Flow Interpreter::run_statement(const Statement& statement, const S
   if (const auto* text = std::get_if<TextOut>(&node)) {
     write(text->text);
   } else if (const auto* output = std::get_if<Output>(&node)) {
-    write(to_text(evaluate(*output->value, scope)));
+    write(to_text(runtime_, evaluate(*output->value, scope)));
   } else if (const auto* set = std::get_if<Set>(&node)) {
     assign(set->target, evaluate(*set->value, scope), *scope);
   } else if (const auto* set_block = std::get_if<SetBlock>(&node)) {
@@ -186,7 +179,7 @@ Interpreter::Flow Interpreter::run_statement(const Statement& statement, const S
     assign(set_block->target, apply_filters(set_block->filter, std::move(inner), scope), *scope);
   } else if (const auto* filter_block = std::get_if<FilterBlock>(&node)) {
     std::string inner = capture([&] { run_body(filter_block->body, inner_scope(scope)); });
-    write(to_text(apply_filters(filter_block->filter, std::move(inner), scope)));
+    write(to_text(runtime_, apply_filters(filter_block->filter, std::move(inner), scope)));
   } else if (const auto* condition = std::get_if<If>(&node)) {
     return run_if(*condition, scope);
   } else if (const auto* loop = std::get_if<For>(&node)) {
@@ -215,8 +208,7 @@ void Interpreter::run_for(const For& statement, const ScopePtr& scope) {
 }
 
 void Interpreter::run_loop(const For& statement, const Value& items, const ScopePtr& scope, int depth) {
-  List chosen = iterate(items);
-  runtime_.spend(chosen.size() * sizeof(Value));
+  List chosen = iterate(runtime_, items);
   if (statement.condition) {
     List kept;
     for (Value& value : chosen) {
@@ -252,13 +244,14 @@ void Interpreter::run_call_block(const CallBlock& statement, const ScopePtr& sco
   const auto& node = std::get<CallOf>(statement.call->node);
   Arguments arguments = evaluate_arguments(node.arguments, scope);
   arguments.named.emplace_back("caller", runtime_.make<MacroObject>(*this, statement.caller, scope));
-  write(to_text(evaluate_call(node, std::move(arguments), scope)));
+  write(to_text(runtime_, evaluate_call(node, std::move(arguments), scope)));
 }
 
 Value Interpreter::call_macro(const MacroDefinition& macro, const ScopePtr& scope, const Arguments& arguments) {
   const Depth depth(depth_);
   const ScopePtr inner = inner_scope(scope);
   std::vector<bool> used(arguments.named.size(), false);
+  runtime_.spend(macro.parameters.size() * arguments.named.size());
   for (std::size_t i = 0; i < macro.parameters.size(); ++i) {
     const Parameter& parameter = macro.parameters[i];
     std::optional<Value> value;
@@ -274,34 +267,41 @@ Value Interpreter::call_macro(const MacroDefinition& macro, const ScopePtr& scop
     inner->set(parameter.name, *value);
   }
   const std::size_t num_taken = std::min(macro.parameters.size(), arguments.positional.size());
-  inner->set("varargs",
-             Value::tuple({arguments.positional.begin() + static_cast<std::ptrdiff_t>(num_taken), arguments.positional.end()}));
+  if (macro.reads.contains("varargs")) {
+    const auto first = arguments.positional.begin() + static_cast<std::ptrdiff_t>(num_taken);
+    inner->set("varargs", Value::tuple({first, arguments.positional.end()}));
+  } else if (num_taken < arguments.positional.size()) {
+    fail("macro '{}' takes not more than {} arguments, found {}", macro.name, num_taken, arguments.positional.size());
+  }
   Entries rest;
   for (std::size_t k = 0; k < used.size(); ++k) {
+    const auto& [name, value] = arguments.named[k];
     if (used[k]) continue;
-    if (arguments.named[k].first == "caller") {
-      inner->set("caller", arguments.named[k].second);
+    if (name == "caller" && macro.reads.contains("caller")) {
+      inner->set("caller", value);
+    } else if (name != "caller" && macro.reads.contains("kwargs")) {
+      rest.emplace_back(name, value);
     } else {
-      rest.emplace_back(arguments.named[k].first, arguments.named[k].second);
+      fail("macro '{}' takes no argument '{}'", macro.name, name);
     }
   }
-  inner->set("kwargs", Value::dict(rest));
+  if (macro.reads.contains("kwargs")) inner->set("kwargs", Value::dict(runtime_, rest));
   return capture([&] { run_body(macro.body, inner); });
 }
 
 void Interpreter::assign(const Target& target, const Value& value, Scope& scope) {
   if (!target.attribute.empty()) {
-    auto* space = dynamic_cast<Namespace*>(lookup(target.names[0], scope).object());
-    if (!space) fail("cannot assign attribute on non-namespace object '{}'", target.names[0]);
+    auto* space = dynamic_cast<Namespace*>(lookup(target.name, scope).object());
+    if (!space) fail("cannot assign attribute on non-namespace object '{}'", target.name);
     space->set(target.attribute, value);
   } else if (!target.unpack) {
-    scope.set(target.names[0], value);
+    scope.set(target.name, value);
   } else {
-    const List parts = iterate(value);
-    if (parts.size() != target.names.size()) {
-      fail("cannot unpack {} values into {} names", parts.size(), target.names.size());
+    const List parts = iterate(runtime_, value);
+    if (parts.size() != target.parts.size()) {
+      fail("cannot unpack {} values into {} names", parts.size(), target.parts.size());
     }
-    for (std::size_t i = 0; i < parts.size(); ++i) scope.set(target.names[i], parts[i]);
+    for (std::size_t i = 0; i < parts.size(); ++i) assign(target.parts[i], parts[i], scope);
   }
 }
 
@@ -343,7 +343,7 @@ Value Interpreter::evaluate_node(const DictDisplay& node, const ScopePtr& scope)
     Value name = evaluate(*key, scope);
     entries.emplace_back(std::move(name), evaluate(*value, scope));
   }
-  return Value::dict(entries);
+  return Value::dict(runtime_, entries);
 }
 
 Value Interpreter::evaluate_node(const AttributeRef& node, const ScopePtr& scope) {
@@ -359,9 +359,7 @@ Value Interpreter::evaluate_node(const SliceOf& node, const ScopePtr& scope) {
   const Value object = evaluate(*node.object, scope);
   const Value start = evaluate(*node.start, scope);
   const Value stop = evaluate(*node.stop, scope);
-  if (object.text()) runtime_.spend(object.text()->size() * sizeof(std::string_view));
-  if (object.sequence()) runtime_.spend(object.sequence()->items.size() * sizeof(Value));
-  return slice(object, start, stop, evaluate(*node.step, scope));
+  return slice(runtime_, object, start, stop, evaluate(*node.step, scope));
 }
 
 Value Interpreter::evaluate_node(const CallOf& node, const ScopePtr& scope) {
@@ -393,6 +391,11 @@ Value Interpreter::evaluate_node(const Unary& node, const ScopePtr& scope) {
   if (node.operation == UnaryOperator::LogicalNot) return !value.truth();
   if (value.is_undefined()) fail("{}", value.reason());
   if (!value.number()) fail("bad operand type for unary operator: '{}'", type_name(value));
+  if (const std::string* digits = value.big_integer()) {
+    if (node.operation == UnaryOperator::Plus) return value;
+    const bool negative = digits->front() == '-';
+    return BigInteger{std::make_shared<const std::string>(negative ? digits->substr(1) : '-' + *digits)};
+  }
   return operate(runtime_, node.operation == UnaryOperator::Minus ? BinaryOperator::Subtract : BinaryOperator::Add,
                  value.real() ? Value(-0.0) : Value(std::int64_t{0}), value);
 }
@@ -411,9 +414,7 @@ Value Interpreter::evaluate_node(const Comparison& node, const ScopePtr& scope) 
   Value left = evaluate(*node.first, scope);
   for (const auto& [relation, operand] : node.others) {
     Value right = evaluate(*operand, scope);
-    if (right.text()) runtime_.spend(right.text()->size());
-    if (right.sequence()) runtime_.spend(right.sequence()->items.size() * sizeof(Value));
-    if (!holds(relation, left, right)) return false;
+    if (!holds(runtime_, relation, left, right)) return false;
     left = std::move(right);
   }
   return true;
@@ -421,8 +422,11 @@ Value Interpreter::evaluate_node(const Comparison& node, const ScopePtr& scope) 
 
 Value Interpreter::evaluate_node(const Concatenation& node, const ScopePtr& scope) {
   std::string text;
-  for (const auto& part : node.parts) text += to_text(evaluate(*part, scope));
-  runtime_.spend(text.size());
+  std::size_t charged = 0;
+  for (const auto& part : node.parts) {
+    text += to_text(runtime_, evaluate(*part, scope));
+    runtime_.grow(charged, text.size());
+  }
   return text;
 }
 
@@ -437,12 +441,14 @@ Arguments Interpreter::evaluate_arguments(const CallArguments& arguments, const 
   for (const auto& value : arguments.positional) result.positional.push_back(evaluate(*value, scope));
   for (const auto& [name, value] : arguments.named) result.named.emplace_back(name, evaluate(*value, scope));
   if (arguments.more_positional) {
-    for (Value& value : iterate(evaluate(*arguments.more_positional, scope))) result.positional.push_back(std::move(value));
+    for (Value& value : iterate(runtime_, evaluate(*arguments.more_positional, scope)))
+      result.positional.push_back(std::move(value));
   }
   if (arguments.more_named) {
     const Value more = evaluate(*arguments.more_named, scope);
     if (!more.mapping()) fail("argument after ** must be a mapping, not {}", type_name(more));
-    for (const auto& [name, value] : more.mapping()->entries) result.named.emplace_back(to_text(name), value);
+    runtime_.make_room(more.mapping()->entries.size(), sizeof(Value) + sizeof(std::string));
+    for (const auto& [name, value] : more.mapping()->entries) result.named.emplace_back(to_text(runtime_, name), value);
   }
   return result;
 }
@@ -464,6 +470,7 @@ JinjaTemplate JinjaTemplate::parse(std::string_view source, std::string where) {
 }
 
 std::string JinjaTemplate::render(const nlohmann::ordered_json& context, const JinjaOptions& options) const {
+  check_nesting(context, program_->where + ": the context");
   return jinja::Interpreter(*program_, context, options).run();
 }
 

@@ -13,9 +13,9 @@ namespace calandra::jinja {
 /// Names set in a block. A block sees those around it and sets its own; macros keep the scope that they were defined in.
 struct Scope {
   std::shared_ptr<Scope> parent;
-  std::vector<std::pair<std::string, Value>> values;
+  NameTable values;
 
-  void set(const std::string& name, Value value);
+  void set(const std::string& name, Value value) { values.set(name, std::move(value)); }
   const Value* find(const std::string& name) const;
 };
 using ScopePtr = std::shared_ptr<Scope>;

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "text/jinja_syntax.h"
 #include "text/jinja_text.h"
+#include "text/unicode.h"
 
 namespace calandra::jinja {
 namespace {
@@ -65,9 +66,8 @@ class Lexer {
   }
 
   void skip_blanks() {
-    std::size_t size = 0;
-    while (is_blank(at(size))) ++size;
-    advance(size);
+    const auto text = rest();
+    if (!text.empty()) advance(text.size() - strip(text, Side::Left).size());
   }
 
   std::size_t find_tag() const {
@@ -268,6 +268,13 @@ class Lexer {
   void add_integer(const std::string& digits, int base, std::size_t size) {
     std::int64_t value = 0;
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value, base);
+    if (error == std::errc::result_out_of_range && base == 10) {
+      const std::string significant = digits.substr(digits.find_first_not_of('0'));
+      add(TokenKind::Number, std::string(rest().substr(0, size)));
+      tokens_.back().number = BigInteger{std::make_shared<const std::string>(significant)};
+      advance(size);
+      return;
+    }
     if (error != std::errc{} || end != digits.data() + digits.size()) {
       reject(fmt::format("'{}' is no integer of 64 bits", rest().substr(0, std::min<std::size_t>(size, 40))));
     }
@@ -318,7 +325,7 @@ class Lexer {
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), code, base);
     const bool complete = digits.size() == expected && error == std::errc{} && end == digits.data() + digits.size();
     if (!complete || code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) reject("string has a bad escape");
-    append_utf8(out, code);
+    append_utf8(static_cast<char32_t>(code), out);
   }
 
   const std::string source_;

@@ -151,22 +151,45 @@ class Parser {
     take();
   }
 
-  /// "a", "a, b" or, where an attribute may be set, "space.a".
+  /// "a", "a, (b, c)" or, where an attribute may be set, "space.a".
   Target parse_target(bool may_be_attribute) {
+    Target first = parse_target_part();
+    if (may_be_attribute && first.parts.empty() && accept_symbol(".")) {
+      first.attribute = expect_name();
+      return first;
+    }
+    if (!is_symbol(",")) return first;
+    return parse_more_targets(std::move(first));
+  }
+
+  /// Those after the first and its comma.
+  Target parse_more_targets(Target first) {
     Target target;
-    const bool in_parentheses = accept_symbol("(");
-    target.names.push_back(parse_target_name());
-    if (may_be_attribute && !in_parentheses && accept_symbol(".")) {
-      target.attribute = expect_name();
-      return target;
-    }
+    target.unpack = true;
+    target.parts.push_back(std::move(first));
     while (accept_symbol(",")) {
-      target.unpack = true;
-      if (current().kind != TokenKind::Name || is_word("in")) break;
-      target.names.push_back(parse_target_name());
+      if ((current().kind != TokenKind::Name && !is_symbol("(")) || is_word("in")) break;
+      target.parts.push_back(parse_target_part());
     }
-    if (in_parentheses) expect_symbol(")");
     return target;
+  }
+
+  Target parse_target_part() {
+    Level level(*this);
+    level.grow();
+    if (accept_symbol("(")) {
+      Target inner = parse_target(false);
+      expect_symbol(")");
+      return inner;
+    }
+    Target target;
+    target.name = parse_target_name();
+    return target;
+  }
+
+  static bool assigns(const Target& target, std::string_view name) {
+    return target.name == name ||
+           std::any_of(target.parts.begin(), target.parts.end(), [&](const Target& part) { return assigns(part, name); });
   }
 
   std::string parse_target_name() {
@@ -208,8 +231,7 @@ class Parser {
   void parse_for(Body& body, int line) {
     For statement;
     statement.target = parse_target(false);
-    const auto& names = statement.target.names;
-    if (std::find(names.begin(), names.end(), "loop") != names.end()) reject("cannot assign to 'loop' in a loop");
+    if (assigns(statement.target, "loop")) reject("cannot assign to 'loop' in a loop");
     expect_word("in");
     statement.items = parse_tuple(false);
     if (accept_word("if")) statement.condition = parse_expression();
@@ -245,18 +267,20 @@ class Parser {
   }
 
   /// A macro's body is no part of the loop around it.
-  Body parse_macro_body(std::string_view end) {
+  void parse_macro_body(MacroDefinition& macro, std::string_view end) {
     const int loops = std::exchange(loops_, 0);
-    Body body = parse_block(end);
+    macro.body = parse_block(end);
     loops_ = loops;
-    return body;
+    for (const std::string& name : read_variables(macro.body)) {
+      if (name == "varargs" || name == "kwargs" || name == "caller") macro.reads.insert(name);
+    }
   }
 
   void parse_macro(Body& body, int line) {
     auto macro = std::make_shared<MacroDefinition>();
     macro->name = parse_target_name();
     macro->parameters = parse_parameters();
-    macro->body = parse_macro_body("endmacro");
+    parse_macro_body(*macro, "endmacro");
     body.push_back({Macro{std::move(macro)}, line});
   }
 
@@ -266,7 +290,7 @@ class Parser {
     if (is_symbol("(")) caller->parameters = parse_parameters();
     ExpressionPtr callee = parse_expression();
     if (!std::holds_alternative<CallOf>(callee->node)) reject("expected a call");
-    caller->body = parse_macro_body("endcall");
+    parse_macro_body(*caller, "endcall");
     body.push_back({CallBlock{std::move(callee), std::move(caller)}, line});
   }
 
@@ -607,12 +631,12 @@ class Parser {
 };
 
 /// The value of a tree of literals; nothing if there is anything else in it.
-std::optional<Value> literal_value(const Expression& expression) {
+std::optional<Value> literal_value(Budget& budget, const Expression& expression) {
   if (const auto* literal = std::get_if<Literal>(&expression.node)) return literal->value;
   if (const auto* display = std::get_if<ListDisplay>(&expression.node)) {
     List items;
     for (const auto& part : display->items) {
-      auto item_value = literal_value(*part);
+      auto item_value = literal_value(budget, *part);
       if (!item_value) return std::nullopt;
       items.push_back(std::move(*item_value));
     }
@@ -621,18 +645,19 @@ std::optional<Value> literal_value(const Expression& expression) {
   if (const auto* display = std::get_if<DictDisplay>(&expression.node)) {
     Entries entries;
     for (const auto& [key, part] : display->entries) {
-      auto key_value = literal_value(*key);
-      auto part_value = literal_value(*part);
+      auto key_value = literal_value(budget, *key);
+      auto part_value = literal_value(budget, *part);
       if (!key_value || !part_value) return std::nullopt;
       entries.emplace_back(std::move(*key_value), std::move(*part_value));
     }
-    return Value::dict(entries);
+    return Value::dict(budget, entries);
   }
   const auto* unary = std::get_if<Unary>(&expression.node);
   if (!unary || unary->operation == UnaryOperator::LogicalNot) return std::nullopt;
-  auto operand = literal_value(*unary->operand);
+  auto operand = literal_value(budget, *unary->operand);
   if (!operand || operand->boolean() || !operand->number()) return std::nullopt;
   if (unary->operation == UnaryOperator::Plus) return operand;
+  if (operand->big_integer()) return BigInteger{std::make_shared<const std::string>('-' + *operand->big_integer())};
   return operand->real() ? Value(-*operand->real()) : Value(-*operand->integer());
 }
 
@@ -646,12 +671,12 @@ Program parse_program(std::string_view source, std::string where) {
   return program;
 }
 
-std::optional<Value> parse_literal(std::string_view source) {
+std::optional<Value> parse_literal(Budget& budget, std::string_view source) {
   const std::string where = "literal";
   try {
     std::string text = "{{ ";
     text.append(source).append(" }}");
-    return literal_value(*Parser(tokenize(text, where), where).parse_single_expression());
+    return literal_value(budget, *Parser(tokenize(text, where), where).parse_single_expression());
   } catch (const Error&) {
     return std::nullopt;
   }

@@ -3,6 +3,7 @@
 #include <fmt/printf.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <limits>
 
@@ -94,18 +95,21 @@ Value operate_floats(BinaryOperator operation, double a, double b) {
 }
 
 Value repeat(Runtime& runtime, const Value& value, std::int64_t times) {
-  const auto count_times = static_cast<std::uint64_t>(std::max<std::int64_t>(0, times));
-  const std::uint64_t unit = value.text() ? value.text()->size() : value.sequence()->items.size() * sizeof(Value);
-  if (unit != 0 && count_times > runtime.options().max_work / unit) fail("the render takes too much work");
-  runtime.spend(unit * count_times);
+  auto count = static_cast<std::uint64_t>(std::max<std::int64_t>(0, times));
+  const std::size_t size = value.text() ? value.text()->size() : value.sequence()->items.size();
+  if (size == 0) count = 0;
+  runtime.make_room(count, value.text() ? size : size * sizeof(Value));
   if (value.text()) {
     std::string text;
-    if (unit != 0) text.reserve(unit * count_times);
-    for (std::uint64_t i = 0; unit != 0 && i < count_times; ++i) text += *value.text();
+    const std::size_t total = size * count;
+    text.reserve(total);
+    if (total > 0) text = *value.text();
+    while (text.size() < total) text.append(text, 0, total - text.size());  // at most what there is: doubles
     return text;
   }
   List items;
-  for (std::uint64_t i = 0; unit != 0 && i < count_times; ++i) {
+  items.reserve(size * count);
+  for (std::uint64_t i = 0; i < count; ++i) {
     items.insert(items.end(), value.sequence()->items.begin(), value.sequence()->items.end());
   }
   return Value::list(std::move(items), value.sequence()->is_tuple);
@@ -113,11 +117,11 @@ Value repeat(Runtime& runtime, const Value& value, std::int64_t times) {
 
 Value add(Runtime& runtime, const Value& a, const Value& b) {
   if (a.text() && b.text()) {
-    runtime.spend(a.text()->size() + b.text()->size());
+    runtime.make_room(a.text()->size() + b.text()->size());
     return *a.text() + *b.text();
   }
   if (a.sequence() && b.sequence() && a.sequence()->is_tuple == b.sequence()->is_tuple) {
-    runtime.spend((a.sequence()->items.size() + b.sequence()->items.size()) * sizeof(Value));
+    runtime.make_room(a.sequence()->items.size() + b.sequence()->items.size(), sizeof(Value));
     List items = a.sequence()->items;
     items.insert(items.end(), b.sequence()->items.begin(), b.sequence()->items.end());
     return Value::list(std::move(items), a.sequence()->is_tuple);
@@ -146,18 +150,34 @@ bool is_conversion(std::string_view text) {
 std::int64_t whole_number(const Value& value) {
   if (value.integer()) return *value.integer();
   const double number = std::trunc(*value.number());
-  if (!(number >= -0x1p63 && number < 0x1p63)) fail("cannot convert {} to an integer", to_text(value));
+  if (!(number >= -0x1p63 && number < 0x1p63)) fail("cannot convert {} to an integer", float_text(number));
   return static_cast<std::int64_t>(number);
 }
 
+/// A text in a field: of "-12.3" the minus sign is for blanks on the right, 12 the width, 3 the characters taken.
+std::string convert_text(std::string text, std::string_view flags) {
+  const bool to_left = flags.find('-') != flags.npos;
+  flags.remove_prefix(std::min(flags.find_first_not_of("+- #0"), flags.size()));
+  std::int64_t width = 0, precision = 0;
+  const char* const end = flags.data() + flags.size();
+  const char* place = std::from_chars(flags.data(), end, width).ptr;
+  if (place != end) {  // at the dot
+    std::from_chars(place + 1, end, precision);
+    const std::int64_t size = count_characters(text);
+    if (precision < size) text.resize(static_cast<std::size_t>(character_at(text, precision).data() - text.data()));
+  }
+  const std::int64_t missing = std::max<std::int64_t>(0, width - count_characters(text));
+  text.insert(to_left ? text.size() : 0, static_cast<std::size_t>(missing), ' ');
+  return text;
+}
+
 /// One conversion of text % values: letters, flags, width and precision as C has them.
-std::string convert(char letter, const std::string& flags, const Value& value) {
+std::string convert(Budget& budget, char letter, const std::string& flags, const Value& value) {
   switch (letter) {
     case 's':
     case 'r': {
-      std::string text = letter == 's' ? to_text(value) : to_repr(value);
-      if (flags.empty()) return text;
-      fail("'%{}{}' is not supported in a format", flags, letter);
+      std::string text = letter == 's' ? to_text(budget, value) : to_repr(budget, value);
+      return flags.empty() ? text : convert_text(std::move(text), flags);
     }
     case 'd':
     case 'i':
@@ -199,25 +219,33 @@ Value Object::attribute(Runtime&, std::string_view name) {
 Value Object::call(Runtime&, const Arguments&) { fail("the object is not callable"); }
 
 Value Namespace::attribute(Runtime& runtime, std::string_view name) {
-  for (const auto& [known, value] : values_) {
-    if (known == name) return value;
-  }
-  return Object::attribute(runtime, name);
+  const Value* const value = values_.find(name);
+  return value ? *value : Object::attribute(runtime, name);
 }
 
-void Namespace::set(std::string_view name, Value value) {
-  for (auto& [known, old] : values_) {
-    if (known == name) {
-      old = std::move(value);
-      return;
-    }
+std::size_t NameTable::place_of(std::string_view name) const {
+  if (places_.empty()) {
+    const auto known = std::find_if(values_.begin(), values_.end(), [&](const auto& entry) { return entry.first == name; });
+    return static_cast<std::size_t>(known - values_.begin());
+  }
+  const auto place = places_.find(name);
+  return place == places_.end() ? values_.size() : place->second;
+}
+
+const Value* NameTable::find(std::string_view name) const {
+  const std::size_t place = place_of(name);
+  return place == values_.size() ? nullptr : &values_[place].second;
+}
+
+void NameTable::set(std::string_view name, Value value) {
+  constexpr std::size_t kMaxUnindexed = 16;
+  if (const std::size_t place = place_of(name); place < values_.size()) {
+    values_[place].second = std::move(value);
+    return;
   }
   values_.emplace_back(name, std::move(value));
-}
-
-void Runtime::spend(std::uint64_t bytes) {
-  if (bytes > work_left_) fail("the render takes too much work");
-  work_left_ -= bytes;
+  if (values_.size() <= kMaxUnindexed) return;
+  for (std::size_t i = places_.size(); i < values_.size(); ++i) places_.emplace(values_[i].first, i);
 }
 
 Value attribute(Runtime& runtime, const Value& value, std::string_view name) {
@@ -240,8 +268,7 @@ Value subscript(Runtime& runtime, const Value& value, const Value& index) {
   if (value.is_undefined()) fail("{}", value.reason());
   if (value.object())
     return index.text() ? value.object()->attribute(runtime, *index.text()) : undefined("the object has no items");
-  if (value.text()) runtime.spend(value.text()->size());
-  Value found = item(value, index);
+  Value found = item(runtime, value, index);
   if (found.is_undefined() && index.text()) return attribute(runtime, value, *index.text());
   return found;
 }
@@ -255,6 +282,7 @@ Value call(Runtime& runtime, const Value& callee, const Arguments& arguments) {
 
 Value operate(Runtime& runtime, BinaryOperator operation, const Value& a, const Value& b) {
   if (a.integer() && b.integer()) return operate_integers(operation, *a.integer(), *b.integer());
+  if (a.number() && b.number() && !a.real() && !b.real()) fail("integer overflow: only integers of 64 bits are calculated with");
   if (a.number() && b.number()) return operate_floats(operation, *a.number(), *b.number());
   if (operation == BinaryOperator::Add) return add(runtime, a, b);
   if (operation == BinaryOperator::Multiply) {
@@ -262,15 +290,16 @@ Value operate(Runtime& runtime, BinaryOperator operation, const Value& a, const 
     if ((b.text() || b.sequence()) && a.integer()) return repeat(runtime, b, *a.integer());
   }
   if (operation == BinaryOperator::Modulo && a.text()) {
-    std::string text = format_text(*a.text(), b.sequence() && b.sequence()->is_tuple ? b.sequence()->items : List{b});
-    runtime.spend(text.size());
-    return text;
+    const bool is_tuple = b.sequence() && b.sequence()->is_tuple;
+    return format_text(runtime, *a.text(), is_tuple ? iterate(runtime, b) : List{b});
   }
   refuse(symbol_of(operation), a, b);
 }
 
-std::string format_text(std::string_view format, const List& values) {
+std::string format_text(Budget& budget, std::string_view format, const List& values) {
+  budget.spend(format.size());
   std::string out;
+  std::size_t charged = 0;
   std::size_t used = 0;
   for (std::size_t i = 0; i < format.size(); ++i) {
     if (format[i] != '%') {
@@ -287,10 +316,12 @@ std::string format_text(std::string_view format, const List& values) {
     }
     if (!is_conversion(flags)) fail("'%{}' is not supported in a format", flags);
     if (used >= values.size()) fail("not enough arguments for format string");
-    out += convert(format[i], flags, values[used++]);
+    out += convert(budget, format[i], flags, values[used++]);
+    budget.grow(charged, out.size());
   }
   if (used < values.size() && !(values.size() == 1 && values[0].mapping()))
     fail("not all arguments converted during string formatting");
+  budget.grow(charged, out.size());
   return out;
 }
 

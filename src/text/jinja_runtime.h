@@ -3,6 +3,7 @@
 // and functions, which know nothing of the syntax tree.
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -31,13 +32,26 @@ class Object {
   virtual bool callable() const { return false; }
 };
 
-class Namespace : public Object {
+/// Names and their values. Most are few, and templates make many tables: only a long one is looked up by a tree.
+class NameTable {
  public:
-  Value attribute(Runtime& runtime, std::string_view name) override;
+  const Value* find(std::string_view name) const;
   void set(std::string_view name, Value value);
 
  private:
+  std::size_t place_of(std::string_view name) const;
+
   std::vector<std::pair<std::string, Value>> values_;
+  std::map<std::string, std::size_t, std::less<>> places_;  ///< empty while values_ is short
+};
+
+class Namespace : public Object {
+ public:
+  Value attribute(Runtime& runtime, std::string_view name) override;
+  void set(std::string_view name, Value value) { values_.set(name, std::move(value)); }
+
+ private:
+  NameTable values_;
 };
 
 /// A built-in function, or a method with the value it belongs to.
@@ -52,13 +66,10 @@ class Function : public Object {
 };
 
 /// One render: owns every object made during it, and counts what it costs.
-class Runtime {
+class Runtime : public Budget {
  public:
-  explicit Runtime(const JinjaOptions& options) : options_(options), work_left_(options.max_work) {}
+  explicit Runtime(const JinjaOptions& options) : Budget(options.max_work), options_(options) {}
 
-  /// Charges bytes made or walked over. Fails when the render has cost too much.
-  void spend(std::uint64_t bytes);
-  void spend_step() { spend(64); }
   const JinjaOptions& options() const { return options_; }
 
   template <class T, class... Parts>
@@ -72,7 +83,6 @@ class Runtime {
 
  private:
   const JinjaOptions& options_;
-  std::uint64_t work_left_;
   std::vector<std::unique_ptr<Object>> objects_;
 };
 
@@ -83,7 +93,7 @@ Value call(Runtime& runtime, const Value& callee, const Arguments& arguments);
 
 Value operate(Runtime& runtime, BinaryOperator operation, const Value& a, const Value& b);
 /// text % values
-std::string format_text(std::string_view format, const List& values);
+std::string format_text(Budget& budget, std::string_view format, const List& values);
 
 /// Null if there is none of this name.
 Filter find_filter(std::string_view name);
@@ -93,7 +103,7 @@ Method find_method(const Value& self, std::string_view name);
 /// True for a method that would change its object, which a template must not do.
 bool is_mutating_method(const Value& self, std::string_view name);
 
-/// range, dict, namespace, raise_exception, strftime_now, cycler, joiner
+/// range, dict, namespace, raise_exception, strftime_now
 using GlobalFunction = Value (*)(Runtime&, const Arguments&);
 GlobalFunction find_function(std::string_view name);
 

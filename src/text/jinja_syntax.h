@@ -115,11 +115,12 @@ struct Expression {
 struct Statement;
 using Body = std::vector<Statement>;
 
-/// What `set` and `for` write to: names, or one attribute of a namespace.
+/// What `set` and `for` write to: a name, an attribute of a namespace, or several targets that a value is unpacked into.
 struct Target {
-  std::vector<std::string> names;
+  std::string name;
+  std::string attribute;  ///< not empty: of the namespace `name`
   bool unpack = false;
-  std::string attribute;  ///< not empty: of the namespace names[0]
+  std::vector<Target> parts;
 };
 
 struct TextOut {
@@ -160,6 +161,8 @@ struct MacroDefinition {
   std::string name;
   std::vector<Parameter> parameters;
   Body body;
+  /// Of varargs, kwargs and caller, those that the body reads: a macro takes only what it asks for.
+  std::set<std::string> reads;
 };
 struct Macro {
   std::shared_ptr<const MacroDefinition> definition;
@@ -191,7 +194,7 @@ struct Program {
 Program parse_program(std::string_view source, std::string where);
 
 /// The value of a text that is nothing but a Python literal, such as {'a': [1, None]}.
-std::optional<Value> parse_literal(std::string_view source);
+std::optional<Value> parse_literal(Budget& budget, std::string_view source);
 
 /// Names that the program may read before it has surely set them itself.
 std::set<std::string> read_variables(const Body& body);

@@ -5,16 +5,16 @@
 
 #include <algorithm>
 
+#include "text/jinja_characters.h"
+#include "text/unicode.h"
+
 namespace calandra::jinja {
 namespace {
 
 /// Bytes of the character at `position`; a byte that begins none is one by itself.
 std::size_t character_size(std::string_view text, std::size_t position) {
-  if (static_cast<unsigned char>(text[position]) < 0x80) return 1;
-  utf8proc_int32_t code = 0;
-  const auto size = utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(text.data() + position),
-                                     static_cast<utf8proc_ssize_t>(text.size() - position), &code);
-  return size > 0 ? static_cast<std::size_t>(size) : 1;
+  const Utf8Unit unit = first_utf8_unit(text.substr(position));
+  return unit.kind == Utf8Unit::Kind::Complete ? unit.size : 1;
 }
 
 std::size_t last_character_size(std::string_view text) {
@@ -25,22 +25,36 @@ std::size_t last_character_size(std::string_view text) {
   return 1;
 }
 
+/// `map` appends to `out` what becomes of the character with a code at a place.
 template <class Map>
 std::string map_characters(std::string_view text, Map&& map) {
   std::string out;
   out.reserve(text.size());
-  for (std::size_t i = 0; i < text.size();) {
-    const std::size_t size = character_size(text, i);
+  for (std::size_t i = 0, size = 0; i < text.size(); i += size) {
+    size = character_size(text, i);
     const auto character = text.substr(i, size);
     const std::int32_t code = code_point(character);
     if (code < 0) {
       out += character;
     } else {
-      append_utf8(out, map(code));
+      map(out, code, i);
     }
-    i += size;
   }
   return out;
+}
+
+void append_code(std::string& out, std::int32_t code) { append_utf8(static_cast<char32_t>(code), out); }
+
+void append_upper(std::string& out, std::int32_t code) {
+  const std::u16string_view several = special_upper(code);
+  for (const char16_t unit : several) append_utf8(unit, out);
+  if (several.empty()) append_code(out, utf8proc_toupper(code));
+}
+
+void append_title(std::string& out, std::int32_t code) {
+  const std::u16string_view several = special_title(code);
+  for (const char16_t unit : several) append_utf8(unit, out);
+  if (several.empty()) append_code(out, utf8proc_totitle(code));
 }
 
 bool is_space_code(std::int32_t code) {
@@ -58,7 +72,63 @@ bool is_lower_code(std::int32_t code) { return utf8proc_category(code) == UTF8PR
 bool is_cased(std::int32_t code) {
   return is_upper_code(code) || is_lower_code(code) || utf8proc_category(code) == UTF8PROC_CATEGORY_LT;
 }
-bool is_digit_code(std::int32_t code) { return utf8proc_category(code) == UTF8PROC_CATEGORY_ND; }
+bool is_digit_code(std::int32_t code) { return utf8proc_category(code) == UTF8PROC_CATEGORY_ND || is_special_digit(code); }
+bool is_numeric_code(std::int32_t code) {
+  const auto category = utf8proc_category(code);
+  return (category >= UTF8PROC_CATEGORY_ND && category <= UTF8PROC_CATEGORY_NO) || is_number_letter(code);
+}
+
+/// Passed over when the letters around a sigma are looked for: marks, formats, modifiers, and what may stand in a word.
+bool is_case_ignorable(std::int32_t code) {
+  switch (utf8proc_category(code)) {
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_ME:
+    case UTF8PROC_CATEGORY_CF:
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_SK: return true;
+    default: break;
+  }
+  constexpr std::int32_t kInWords[] = {'\'',   '.',    ':',    0xB7,   0x387,  0x55F,  0x5F4,  0x2018, 0x2019,
+                                       0x2024, 0x2027, 0xFE13, 0xFE52, 0xFE55, 0xFF07, 0xFF0E, 0xFF1A};
+  return std::find(std::begin(kInWords), std::end(kInWords), code) != std::end(kInWords);
+}
+
+/// How many characters are looked at for the letters around a sigma: a bound on the work that no word reaches.
+constexpr int kMaxSigmaContext = 100;
+
+/// A capital sigma at `position` ends a word: a letter comes before it and none after it.
+bool is_final_sigma(std::string_view text, std::size_t position) {
+  std::string_view before = text.substr(0, position), after = text.substr(position + 2);
+  bool follows_letter = false, precedes_letter = false;
+  for (int i = 0; i < kMaxSigmaContext && !before.empty(); ++i) {
+    const auto character = before.substr(before.size() - last_character_size(before));
+    const std::int32_t code = code_point(character);
+    before.remove_suffix(character.size());
+    if (code >= 0 && is_case_ignorable(code)) continue;
+    follows_letter = code >= 0 && is_cased(code);
+    break;
+  }
+  for (int i = 0; i < kMaxSigmaContext && !after.empty(); ++i) {
+    const auto character = after.substr(0, character_size(after, 0));
+    const std::int32_t code = code_point(character);
+    after.remove_prefix(character.size());
+    if (code >= 0 && is_case_ignorable(code)) continue;
+    precedes_letter = code >= 0 && is_cased(code);
+    break;
+  }
+  return follows_letter && !precedes_letter;
+}
+
+void append_lower(std::string& out, std::int32_t code, std::string_view text, std::size_t position) {
+  constexpr std::int32_t kCapitalSigma = 0x3A3, kFinalSigma = 0x3C2, kDottedI = 0x130;
+  if (code == kCapitalSigma && is_final_sigma(text, position)) {
+    append_code(out, kFinalSigma);
+  } else if (code == kDottedI) {
+    out += "i\xCC\x87";  // the only one that becomes two
+  } else {
+    append_code(out, utf8proc_tolower(code));
+  }
+}
 
 template <class Check>
 bool all_characters(std::string_view text, Check&& check) {
@@ -75,8 +145,9 @@ bool all_characters(std::string_view text, Check&& check) {
 /// Some character has the case and none the other one.
 bool has_only_case(std::string_view text, bool (*wanted)(std::int32_t), bool (*other)(std::int32_t)) {
   bool found = false;
-  for (const auto character : characters(text)) {
-    const std::int32_t code = code_point(character);
+  for (std::size_t i = 0, size = 0; i < text.size(); i += size) {
+    size = character_size(text, i);
+    const std::int32_t code = code_point(text.substr(i, size));
     if (code < 0) continue;
     if (other(code)) return false;
     found = found || wanted(code);
@@ -120,16 +191,10 @@ bool is_printable(std::int32_t code) {
 }  // namespace
 
 std::int32_t code_point(std::string_view character) {
-  utf8proc_int32_t code = -1;
-  utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(character.data()), static_cast<utf8proc_ssize_t>(character.size()),
-                   &code);
-  return code;
-}
-
-void append_utf8(std::string& text, std::int32_t code) {
-  utf8proc_uint8_t bytes[4];
-  const auto size = utf8proc_encode_char(code, bytes);
-  text.append(reinterpret_cast<const char*>(bytes), static_cast<std::size_t>(size));
+  if (character.empty()) return -1;
+  const Utf8Unit unit = first_utf8_unit(character);
+  if (unit.kind != Utf8Unit::Kind::Complete) return -1;
+  return static_cast<std::int32_t>(decode_utf8(character.substr(0, unit.size)));
 }
 
 std::vector<std::string_view> characters(std::string_view text) {
@@ -143,6 +208,12 @@ std::vector<std::string_view> characters(std::string_view text) {
   return result;
 }
 
+std::string_view character_at(std::string_view text, std::int64_t index) {
+  std::size_t place = 0;
+  for (; index > 0; --index) place += character_size(text, place);
+  return text.substr(place, character_size(text, place));
+}
+
 std::int64_t count_characters(std::string_view text) {
   std::int64_t number = 0;
   for (std::size_t i = 0; i < text.size(); i += character_size(text, i)) ++number;
@@ -154,32 +225,42 @@ bool is_upper(std::string_view text) { return has_only_case(text, is_upper_code,
 bool is_lower(std::string_view text) { return has_only_case(text, is_lower_code, is_upper_code); }
 bool is_digits(std::string_view text) { return all_characters(text, is_digit_code); }
 bool is_alphabetic(std::string_view text) { return all_characters(text, is_letter); }
+bool is_decimals(std::string_view text) {
+  return all_characters(text, [](std::int32_t code) { return utf8proc_category(code) == UTF8PROC_CATEGORY_ND; });
+}
+bool is_numeric(std::string_view text) { return all_characters(text, is_numeric_code); }
 bool is_alphanumeric(std::string_view text) {
-  return all_characters(text, [](std::int32_t code) {
-    const auto category = utf8proc_category(code);
-    return is_letter(code) || category == UTF8PROC_CATEGORY_ND || category == UTF8PROC_CATEGORY_NL ||
-           category == UTF8PROC_CATEGORY_NO;
-  });
+  return all_characters(text, [](std::int32_t code) { return is_letter(code) || is_numeric_code(code); });
 }
 
-std::string upper(std::string_view text) { return map_characters(text, utf8proc_toupper); }
-std::string lower(std::string_view text) { return map_characters(text, utf8proc_tolower); }
+std::string upper(std::string_view text) {
+  return map_characters(text, [](std::string& out, std::int32_t code, std::size_t) { append_upper(out, code); });
+}
+
+std::string lower(std::string_view text) {
+  return map_characters(text,
+                        [&](std::string& out, std::int32_t code, std::size_t place) { append_lower(out, code, text, place); });
+}
 
 std::string capitalize(std::string_view text) {
-  bool first = true;
-  return map_characters(text, [&](std::int32_t code) {
-    const std::int32_t mapped = first ? utf8proc_totitle(code) : utf8proc_tolower(code);
-    first = false;
-    return mapped;
+  return map_characters(text, [&](std::string& out, std::int32_t code, std::size_t place) {
+    if (place == 0) {
+      append_title(out, code);
+    } else {
+      append_lower(out, code, text, place);
+    }
   });
 }
 
 std::string title(std::string_view text) {
   bool inside_word = false;
-  return map_characters(text, [&](std::int32_t code) {
-    const std::int32_t mapped = inside_word ? utf8proc_tolower(code) : utf8proc_totitle(code);
+  return map_characters(text, [&](std::string& out, std::int32_t code, std::size_t place) {
+    if (inside_word) {
+      append_lower(out, code, text, place);
+    } else {
+      append_title(out, code);
+    }
     inside_word = is_cased(code);
-    return mapped;
   });
 }
 
@@ -288,7 +369,16 @@ std::int64_t find_part(std::string_view text, std::string_view part, bool from_r
 std::string repr(std::string_view text) {
   const char quote = text.find('\'') != text.npos && text.find('"') == text.npos ? '"' : '\'';
   std::string out(1, quote);
-  for (const auto character : characters(text)) {
+  const auto is_plain = [&](char c) { return c >= ' ' && c < 0x7F && c != quote && c != '\\'; };
+  for (std::size_t i = 0, size = 0; i < text.size(); i += size) {
+    size = 0;
+    while (i + size < text.size() && is_plain(text[i + size])) ++size;
+    if (size > 0) {  // most of it, and at once
+      out.append(text.substr(i, size));
+      continue;
+    }
+    size = character_size(text, i);
+    const auto character = text.substr(i, size);
     const std::int32_t code = code_point(character);
     if (code == quote || code == '\\') {
       out.append(1, '\\').append(character);

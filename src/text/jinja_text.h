@@ -11,14 +11,17 @@ namespace calandra::jinja {
 /// The characters of a text, as views into it.
 std::vector<std::string_view> characters(std::string_view text);
 std::int64_t count_characters(std::string_view text);
+/// The character number `index`, from 0; there must be one.
+std::string_view character_at(std::string_view text, std::int64_t index);
 /// Code point of one character; -1 for a stray byte.
 std::int32_t code_point(std::string_view character);
-void append_utf8(std::string& text, std::int32_t code);
 
 bool is_space(std::string_view text);  ///< not empty and nothing but white space
 bool is_upper(std::string_view text);
 bool is_lower(std::string_view text);
-bool is_digits(std::string_view text);
+bool is_digits(std::string_view text);    ///< str.isdigit: of decimal digits and such as ²
+bool is_decimals(std::string_view text);  ///< str.isdecimal
+bool is_numeric(std::string_view text);   ///< str.isnumeric: also ½ and Ⅳ
 bool is_alphabetic(std::string_view text);
 bool is_alphanumeric(std::string_view text);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -16,26 +17,74 @@ int checked_nesting(int inner) {
   return inner + 1;
 }
 
-bool is_hashable(const Value& value) {
-  if (value.mapping()) return false;
-  const Sequence* sequence = value.sequence();
-  return !sequence || (sequence->is_tuple && std::all_of(sequence->items.begin(), sequence->items.end(), is_hashable));
+/// More entries than this are looked up by their hash.
+constexpr std::size_t kMaxUnindexed = 16;
+
+std::size_t hash_text(std::string_view text) { return std::hash<std::string_view>()(text); }
+
+std::size_t hash_key(Budget& budget, const Value& key) {
+  const auto hash = hash_of(budget, key);
+  if (!hash) fail("unhashable type: '{}'", type_name(key));
+  return *hash;
 }
 
+/// To be called after each entry that is appended.
+void update_index(Budget& budget, Mapping& mapping) {
+  if (mapping.entries.size() <= kMaxUnindexed) return;
+  for (std::size_t place = mapping.places.size(); place < mapping.entries.size(); ++place) {
+    mapping.places.emplace(hash_key(budget, mapping.entries[place].first), place);
+  }
+}
+
+std::optional<std::size_t> place_of(Budget& budget, const Mapping& mapping, const Value& key) {
+  if (mapping.places.empty()) {
+    for (std::size_t place = 0; place < mapping.entries.size(); ++place) {
+      if (equal(budget, mapping.entries[place].first, key)) return place;
+    }
+    return std::nullopt;
+  }
+  const auto hash = hash_of(budget, key);
+  if (!hash) return std::nullopt;
+  const auto [begin, end] = mapping.places.equal_range(*hash);
+  for (auto entry = begin; entry != end; ++entry) {
+    if (equal(budget, mapping.entries[entry->second].first, key)) return entry->second;
+  }
+  return std::nullopt;
+}
+
+/// Of two integers of which one is beyond 64 bits.
+int compare_big(const Value& a, const Value& b) {
+  const auto sign = [](const Value& value) { return !value.big_integer() ? 0 : value.big_integer()->front() == '-' ? -1 : 1; };
+  if (sign(a) != sign(b)) return sign(a) - sign(b);
+  const std::string &x = *a.big_integer(), &y = *b.big_integer();
+  const int larger = x.size() != y.size() ? (x.size() < y.size() ? -1 : 1) : x.compare(y);
+  return larger * sign(a);
+}
+bool is_whole(const Value& value) { return value.integer() || value.big_integer(); }
+
 /// A key of a JSON object, as json.dumps writes it.
-std::string json_key(const Value& key) {
+std::string json_key(Budget& budget, const Value& key) {
   if (key.text()) return *key.text();
   if (const bool* boolean = key.boolean()) return *boolean ? "true" : "false";
   if (key.is_none()) return "null";
-  if (key.number()) return to_text(key);
+  if (key.number()) return to_text(budget, key);
   fail("keys of JSON must be str, int, float, bool or None, not {}", type_name(key));
 }
 
 class JsonWriter {
  public:
-  JsonWriter(const JsonStyle& style, std::string& out) : style_(style), out_(out) {}
+  JsonWriter(Budget& budget, const JsonStyle& style, std::string& out) : budget_(budget), style_(style), out_(out) {}
 
   void write(const Value& value) {
+    budget_.spend_step();
+    write_one(value);
+    charge();
+  }
+
+ private:
+  void charge() { budget_.grow(charged_, out_.size()); }
+
+  void write_one(const Value& value) {
     if (const std::string* text = value.text()) {
       append_json_string(out_, *text, style_.ascii_only);
     } else if (const Sequence* sequence = value.sequence()) {
@@ -49,13 +98,12 @@ class JsonWriter {
     } else if (const double* real = value.real(); real && !std::isfinite(*real)) {
       out_ += std::isnan(*real) ? "NaN" : *real > 0 ? "Infinity" : "-Infinity";
     } else if (value.number()) {
-      out_ += to_text(value);
+      out_ += to_text(budget_, value);
     } else {
       fail("Object of type {} is not JSON serializable", type_name(value));
     }
   }
 
- private:
   void write_list(const Sequence& sequence) {
     if (sequence.items.empty()) {
       out_ += "[]";
@@ -76,16 +124,18 @@ class JsonWriter {
       out_ += "{}";
       return;
     }
+    budget_.spend(mapping.entries.size() * sizeof(void*));
     std::vector<const std::pair<Value, Value>*> order;
     for (const auto& entry : mapping.entries) order.push_back(&entry);
     if (style_.sort_keys) {
-      std::stable_sort(order.begin(), order.end(), [](auto* a, auto* b) { return compare(a->first, b->first, "<") < 0; });
+      std::stable_sort(order.begin(), order.end(),
+                       [&](auto* a, auto* b) { return compare(budget_, a->first, b->first, "<") < 0; });
     }
     out_ += '{';
     ++level_;
     for (std::size_t i = 0; i < order.size(); ++i) {
       begin_item(i);
-      append_json_string(out_, json_key(order[i]->first), style_.ascii_only);
+      append_json_string(out_, json_key(budget_, order[i]->first), style_.ascii_only);
       out_ += style_.after_key;
       write(order[i]->second);
     }
@@ -104,22 +154,28 @@ class JsonWriter {
   void new_line() {
     if (!style_.indent) return;
     out_ += '\n';
-    for (int i = 0; i < level_; ++i) out_ += *style_.indent;
+    for (int i = 0; i < level_; ++i) {
+      out_ += *style_.indent;
+      charge();
+    }
   }
 
+  Budget& budget_;
   const JsonStyle& style_;
   std::string& out_;
+  std::size_t charged_ = 0;
   int level_ = 0;
 };
 
-void append_repr(std::string& out, const Value& value) {
+void append_repr(Budget& budget, std::size_t& charged, std::string& out, const Value& value) {
+  budget.spend_step();
   if (const std::string* text = value.text()) {
     out += repr(*text);
   } else if (const Sequence* sequence = value.sequence()) {
     out += sequence->is_tuple ? '(' : '[';
     for (std::size_t i = 0; i < sequence->items.size(); ++i) {
       if (i > 0) out += ", ";
-      append_repr(out, sequence->items[i]);
+      append_repr(budget, charged, out, sequence->items[i]);
     }
     if (sequence->is_tuple && sequence->items.size() == 1) out += ',';
     out += sequence->is_tuple ? ')' : ']';
@@ -127,16 +183,17 @@ void append_repr(std::string& out, const Value& value) {
     out += '{';
     for (std::size_t i = 0; i < mapping->entries.size(); ++i) {
       if (i > 0) out += ", ";
-      append_repr(out, mapping->entries[i].first);
+      append_repr(budget, charged, out, mapping->entries[i].first);
       out += ": ";
-      append_repr(out, mapping->entries[i].second);
+      append_repr(budget, charged, out, mapping->entries[i].second);
     }
     out += '}';
   } else if (value.is_undefined()) {
     out += "Undefined";
   } else {
-    out += to_text(value);
+    out += to_text(budget, value);
   }
+  budget.grow(charged, out.size());
 }
 
 std::int64_t clamp_index(std::int64_t index, std::int64_t size, std::int64_t low, std::int64_t high) {
@@ -174,28 +231,29 @@ Value Value::list(List items, bool is_tuple) {
   return result;
 }
 
-Value Value::dict(const Entries& entries) {
-  Mapping mapping;
+Value Value::dict(Budget& budget, const Entries& entries) {
+  budget.make_room(entries.size(), 2 * sizeof(Value));
+  auto mapping = std::make_shared<Mapping>();
   int inner = 0;
   for (const auto& [key, value] : entries) {
-    if (!is_hashable(key)) fail("unhashable type: '{}'", type_name(key));
+    hash_key(budget, key);
     inner = std::max({inner, key.nesting(), value.nesting()});
-    const auto known = std::find_if(mapping.entries.begin(), mapping.entries.end(),
-                                    [&key = key](const auto& entry) { return equal(entry.first, key); });
-    if (known == mapping.entries.end()) {
-      mapping.entries.emplace_back(key, value);
+    if (const auto known = place_of(budget, *mapping, key)) {
+      mapping->entries[*known].second = value;
     } else {
-      known->second = value;
+      mapping->entries.emplace_back(key, value);
+      update_index(budget, *mapping);
     }
   }
-  mapping.nesting = checked_nesting(inner);
+  mapping->nesting = checked_nesting(inner);
   Value result;
-  result.data_ = std::make_shared<const Mapping>(std::move(mapping));
+  result.data_ = std::shared_ptr<const Mapping>(std::move(mapping));
   return result;
 }
 
-Value Value::from_json(const nlohmann::ordered_json& json) {
+Value Value::from_json(const nlohmann::ordered_json& json, int depth) {
   using Type = nlohmann::ordered_json::value_t;
+  if (json.is_structured()) checked_nesting(depth);  // on the way down: what is too deep would use up the stack
   switch (json.type()) {
     case Type::null: return None{};
     case Type::boolean: return json.get<bool>();
@@ -203,26 +261,29 @@ Value Value::from_json(const nlohmann::ordered_json& json) {
     case Type::number_integer: return json.get<std::int64_t>();
     case Type::number_unsigned: {
       const auto number = json.get<std::uint64_t>();
-      if (number > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) return static_cast<double>(number);
+      if (number > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
+        return BigInteger{std::make_shared<const std::string>(fmt::format("{}", number))};
       return static_cast<std::int64_t>(number);
     }
     case Type::number_float: return json.get<double>();
     case Type::array: {
       List items;
       items.reserve(json.size());
-      for (const auto& element : json) items.push_back(from_json(element));
+      for (const auto& element : json) items.push_back(from_json(element, depth + 1));
       return list(std::move(items));
     }
     case Type::object: {
-      Mapping mapping;  // keys of a JSON object are unique already
+      Budget budget = Budget::unlimited();
+      auto mapping = std::make_shared<Mapping>();  // keys of a JSON object are unique already
       int inner = 0;
       for (const auto& [key, element] : json.items()) {
-        mapping.entries.emplace_back(key, from_json(element));
-        inner = std::max(inner, mapping.entries.back().second.nesting());
+        mapping->entries.emplace_back(key, from_json(element, depth + 1));
+        inner = std::max(inner, mapping->entries.back().second.nesting());
+        update_index(budget, *mapping);
       }
-      mapping.nesting = checked_nesting(inner);
+      mapping->nesting = checked_nesting(inner);
       Value result;
-      result.data_ = std::make_shared<const Mapping>(std::move(mapping));
+      result.data_ = std::shared_ptr<const Mapping>(std::move(mapping));
       return result;
     }
     default: fail("binary JSON is no data for a template");
@@ -246,6 +307,11 @@ Object* Value::object() const {
   return object ? *object : nullptr;
 }
 
+const std::string* Value::big_integer() const {
+  const auto* integer = std::get_if<BigInteger>(&data_);
+  return integer ? integer->digits.get() : nullptr;
+}
+
 std::optional<std::int64_t> Value::integer() const {
   if (const auto* integer = std::get_if<std::int64_t>(&data_)) return *integer;
   if (const bool* truth = boolean()) return *truth ? 1 : 0;
@@ -255,6 +321,7 @@ std::optional<std::int64_t> Value::integer() const {
 std::optional<double> Value::number() const {
   if (const double* number = real()) return *number;
   if (const auto whole = integer()) return static_cast<double>(*whole);
+  if (big_integer()) return std::strtod(big_integer()->c_str(), nullptr);
   return std::nullopt;
 }
 
@@ -285,7 +352,7 @@ std::string_view type_name(const Value& value) {
   if (value.is_none()) return "NoneType";
   if (value.boolean()) return "bool";
   if (value.real()) return "float";
-  if (value.integer()) return "int";
+  if (is_whole(value)) return "int";
   if (value.text()) return "str";
   if (value.sequence()) return value.sequence()->is_tuple ? "tuple" : "list";
   if (value.mapping()) return "dict";
@@ -300,136 +367,199 @@ std::string float_text(double number) {
   return text;
 }
 
-std::string to_text(const Value& value) {
-  if (value.text()) return *value.text();
+std::string to_text(Budget& budget, const Value& value) {
+  if (value.text()) {
+    budget.spend(value.text()->size());
+    return *value.text();
+  }
   if (value.is_undefined()) return "";
   if (value.is_none()) return "None";
   if (const bool* boolean = value.boolean()) return *boolean ? "True" : "False";
   if (const double* real = value.real()) return float_text(*real);
   if (const auto integer = value.integer()) return fmt::format("{}", *integer);
+  if (value.big_integer()) return *value.big_integer();
   if (value.object()) return "<object>";
-  return to_repr(value);
+  return to_repr(budget, value);
 }
 
-std::string to_repr(const Value& value) {
+std::string to_repr(Budget& budget, const Value& value) {
   std::string out;
-  append_repr(out, value);
+  std::size_t charged = 0;
+  append_repr(budget, charged, out, value);
   return out;
 }
 
-std::string to_json(const Value& value, const JsonStyle& style) {
+std::string to_json(Budget& budget, const Value& value, const JsonStyle& style) {
   std::string out;
-  JsonWriter(style, out).write(value);
+  JsonWriter(budget, style, out).write(value);
   return out;
 }
 
-bool equal(const Value& a, const Value& b) {
-  if (a.number() && b.number()) return a.integer() && b.integer() ? a.integer() == b.integer() : a.number() == b.number();
-  if (a.text() && b.text()) return *a.text() == *b.text();
+bool equal(Budget& budget, const Value& a, const Value& b) {
+  budget.spend_step();
+  if (a.number() && b.number()) {
+    if (is_whole(a) && is_whole(b)) return a.integer() && b.integer() ? a.integer() == b.integer() : compare_big(a, b) == 0;
+    return a.number() == b.number();
+  }
+  if (a.text() && b.text()) {
+    if (a.text()->size() != b.text()->size()) return false;
+    budget.spend(a.text()->size());
+    return *a.text() == *b.text();
+  }
+  const auto same = [&](const Value& x, const Value& y) { return equal(budget, x, y); };
   if (a.sequence() && b.sequence()) {
     const Sequence &x = *a.sequence(), &y = *b.sequence();
-    return x.is_tuple == y.is_tuple && std::equal(x.items.begin(), x.items.end(), y.items.begin(), y.items.end(), equal);
+    if (&x == &y) return true;
+    return x.is_tuple == y.is_tuple && std::equal(x.items.begin(), x.items.end(), y.items.begin(), y.items.end(), same);
   }
   if (a.mapping() && b.mapping()) {
     const Mapping &x = *a.mapping(), &y = *b.mapping();
+    if (&x == &y) return true;
     return x.entries.size() == y.entries.size() && std::all_of(x.entries.begin(), x.entries.end(), [&](const auto& entry) {
-             const Value* other = find(y, entry.first);
-             return other && equal(entry.second, *other);
+             const Value* other = find(budget, y, entry.first);
+             return other && same(entry.second, *other);
            });
   }
   if (a.object() || b.object()) return a.object() == b.object();
   return (a.is_none() && b.is_none()) || (a.is_undefined() && b.is_undefined());
 }
 
-int compare(const Value& a, const Value& b, std::string_view operation) {
+int compare(Budget& budget, const Value& a, const Value& b, std::string_view operation) {
+  budget.spend_step();
   const auto order = [](const auto& x, const auto& y) { return x < y ? -1 : y < x ? 1 : 0; };
   if (a.is_undefined() || b.is_undefined()) fail("{}", (a.is_undefined() ? a : b).reason());
   if (a.integer() && b.integer()) return order(*a.integer(), *b.integer());
+  if (is_whole(a) && is_whole(b)) return compare_big(a, b);
   if (a.number() && b.number()) return order(*a.number(), *b.number());
-  if (a.text() && b.text()) return a.text()->compare(*b.text());
+  if (a.text() && b.text()) {
+    budget.spend(std::min(a.text()->size(), b.text()->size()));
+    return a.text()->compare(*b.text());
+  }
   if (a.sequence() && b.sequence() && a.sequence()->is_tuple == b.sequence()->is_tuple) {
     const List &x = a.sequence()->items, &y = b.sequence()->items;
     for (std::size_t i = 0; i < std::min(x.size(), y.size()); ++i) {
-      if (!equal(x[i], y[i])) return compare(x[i], y[i], operation);
+      if (!equal(budget, x[i], y[i])) return compare(budget, x[i], y[i], operation);
     }
     return order(x.size(), y.size());
   }
   fail("'{}' not supported between instances of '{}' and '{}'", operation, type_name(a), type_name(b));
 }
 
-bool contains(const Value& container, const Value& part) {
+bool contains(Budget& budget, const Value& container, const Value& part) {
   if (const std::string* text = container.text()) {
     if (!part.text()) fail("'in <string>' requires string as left operand, not {}", type_name(part));
+    budget.spend_search(text->size(), part.text()->size());
     return text->find(*part.text()) != std::string::npos;
   }
-  if (const Mapping* mapping = container.mapping()) return find(*mapping, part) != nullptr;
-  const List items = iterate(container);
-  return std::any_of(items.begin(), items.end(), [&](const Value& element) { return equal(element, part); });
+  if (const Mapping* mapping = container.mapping()) return find(budget, *mapping, part) != nullptr;
+  const List items = iterate(budget, container);
+  return std::any_of(items.begin(), items.end(), [&](const Value& element) { return equal(budget, element, part); });
 }
 
-List iterate(const Value& value) {
+std::optional<std::size_t> hash_of(Budget& budget, const Value& value) {
+  budget.spend_step();
+  if (const auto number = value.number()) return std::hash<double>()(*number);
+  if (const std::string* text = value.text()) {
+    budget.spend(text->size());
+    return hash_text(*text);
+  }
+  if (value.mapping()) return std::nullopt;
+  if (value.object()) return std::hash<const Object*>()(value.object());
+  const Sequence* sequence = value.sequence();
+  if (!sequence) return value.is_none() ? 1 : 2;
+  if (!sequence->is_tuple) return std::nullopt;
+  std::size_t hash = 3;
+  for (const Value& inner : sequence->items) {
+    const auto next = hash_of(budget, inner);
+    if (!next) return std::nullopt;
+    hash = hash * 31 + *next;
+  }
+  return hash;
+}
+
+List iterate(Budget& budget, const Value& value) {
   if (value.is_undefined()) return {};
-  if (value.sequence()) return value.sequence()->items;
   List items;
+  if (value.sequence()) {
+    budget.make_room(value.sequence()->items.size(), sizeof(Value));
+    return value.sequence()->items;
+  }
   if (value.text()) {
+    budget.make_room(static_cast<std::uint64_t>(length(budget, value)), sizeof(Value) + sizeof(std::string) + 32);
     for (const auto character : characters(*value.text())) items.emplace_back(std::string(character));
     return items;
   }
   if (value.mapping()) {
+    budget.make_room(value.mapping()->entries.size(), sizeof(Value));
     for (const auto& [key, element] : value.mapping()->entries) items.push_back(key);
     return items;
   }
   fail("'{}' object is not iterable", type_name(value));
 }
 
-std::int64_t length(const Value& value) {
+std::int64_t length(Budget& budget, const Value& value) {
   if (value.is_undefined()) return 0;
-  if (value.text()) return count_characters(*value.text());
+  if (value.text()) {
+    budget.spend(value.text()->size() * 8);  // a character takes as long as some bytes of a copy
+    return count_characters(*value.text());
+  }
   if (value.sequence()) return static_cast<std::int64_t>(value.sequence()->items.size());
   if (value.mapping()) return static_cast<std::int64_t>(value.mapping()->entries.size());
   fail("object of type '{}' has no len()", type_name(value));
 }
 
-const Value* find(const Mapping& mapping, const Value& key) {
-  for (const auto& [name, value] : mapping.entries) {
-    if (equal(name, key)) return &value;
-  }
-  return nullptr;
+const Value* find(Budget& budget, const Mapping& mapping, const Value& key) {
+  const auto place = place_of(budget, mapping, key);
+  return place ? &mapping.entries[*place].second : nullptr;
 }
 
 const Value* find(const Mapping& mapping, std::string_view key) {
-  for (const auto& [name, value] : mapping.entries) {
-    if (name.text() && *name.text() == key) return &value;
+  const auto is_key = [&](const Value& name) { return name.text() && *name.text() == key; };
+  if (mapping.places.empty()) {
+    for (const auto& [name, value] : mapping.entries) {
+      if (is_key(name)) return &value;
+    }
+    return nullptr;
+  }
+  const auto [begin, end] = mapping.places.equal_range(hash_text(key));
+  for (auto entry = begin; entry != end; ++entry) {
+    const auto& [name, value] = mapping.entries[entry->second];
+    if (is_key(name)) return &value;
   }
   return nullptr;
 }
 
-Value item(const Value& value, const Value& index) {
+Value item(Budget& budget, const Value& value, const Value& index) {
   if (const Mapping* mapping = value.mapping()) {
-    if (const Value* found = find(*mapping, index)) return *found;
-    return undefined(fmt::format("'dict object' has no attribute {}", to_repr(index)));
+    if (const Value* found = find(budget, *mapping, index)) return *found;
+    return undefined(fmt::format("'dict object' has no attribute {}", to_repr(budget, index)));
   }
   const auto place = index.integer();
   if ((value.sequence() || value.text()) && place) {
-    const std::int64_t size = length(value);
+    const std::int64_t size = length(budget, value);
     const std::int64_t at = *place < 0 ? *place + size : *place;
     if (at >= 0 && at < size) {
       if (value.sequence()) return value.sequence()->items[static_cast<std::size_t>(at)];
-      return std::string(characters(*value.text())[static_cast<std::size_t>(at)]);
+      return std::string(character_at(*value.text(), at));
     }
   }
-  if (value.is_none()) return undefined(fmt::format("'None' has no attribute {}", to_repr(index)));
-  return undefined(fmt::format("'{} object' has no {} {}", type_name(value), place ? "element" : "attribute", to_repr(index)));
+  if (value.is_none()) return undefined(fmt::format("'None' has no attribute {}", to_repr(budget, index)));
+  return undefined(
+      fmt::format("'{} object' has no {} {}", type_name(value), place ? "element" : "attribute", to_repr(budget, index)));
 }
 
-Value slice(const Value& value, const Value& start, const Value& stop, const Value& step) {
+Value slice(Budget& budget, const Value& value, const Value& start, const Value& stop, const Value& step) {
   if (value.is_undefined()) fail("{}", value.reason());
   if (const Sequence* sequence = value.sequence()) {
+    budget.spend(sequence->items.size() * sizeof(Value));
     List items;
-    for (const std::size_t place : slice_places(length(value), start, stop, step)) items.push_back(sequence->items[place]);
+    for (const std::size_t place : slice_places(length(budget, value), start, stop, step)) {
+      items.push_back(sequence->items[place]);
+    }
     return Value::list(std::move(items), sequence->is_tuple);
   }
   if (value.text()) {
+    budget.spend(value.text()->size() * (sizeof(std::string_view) + sizeof(std::size_t)));
     const auto all = characters(*value.text());
     std::string out;
     for (const std::size_t place : slice_places(static_cast<std::int64_t>(all.size()), start, stop, step)) out += all[place];

@@ -34,10 +34,11 @@ class VariableReader {
   }
 
   void set(const Target& target) {
-    if (target.attribute.empty()) {
-      known_.insert(target.names.begin(), target.names.end());
-    } else {
-      name(target.names[0]);
+    for (const Target& part : target.parts) set(part);
+    if (!target.attribute.empty()) {
+      name(target.name);
+    } else if (!target.unpack) {
+      known_.insert(target.name);
     }
   }
 

@@ -10,7 +10,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::string_view kRoleEnd = "<|role_end|>";
+constexpr std::string_view kTurnEnd = "<|role_end|>";
 constexpr std::string_view kThinkingOn = "detailed thinking on";
 constexpr std::string_view kThinkingOff = "detailed thinking off";
 
@@ -37,7 +37,10 @@ std::string_view strip_front(std::string_view text) {
 std::string_view strip_back(std::string_view text) { return text.substr(0, text.find_last_not_of('\n') + 1); }
 
 /// Arguments and tools are written as the template's tojson does.
-std::string json_text(const Json& value) { return jinja::to_json(jinja::Value::from_json(value)); }
+std::string json_text(const Json& value) {
+  jinja::Budget budget = jinja::Budget::unlimited();
+  return jinja::to_json(budget, jinja::Value::from_json(value));
+}
 
 void append_header(std::string& out, const Json& messages, const Json& tools, bool thinking) {
   std::string_view system;
@@ -53,7 +56,7 @@ void append_header(std::string& out, const Json& messages, const Json& tools, bo
     out += '\n';
   }
   if (!has_directive) out += thinking ? kThinkingOn : kThinkingOff;
-  out += kRoleEnd;
+  out += kTurnEnd;
 }
 
 void append_tool_calls(std::string& out, const Json& calls, bool after_content) {
@@ -92,7 +95,7 @@ void append_assistant(std::string& out, const Json& message) {
   if (const auto calls = message.find("tool_calls"); calls != message.end() && calls->is_array()) {
     append_tool_calls(out, *calls, !content.empty());
   }
-  out += kRoleEnd;
+  out += kTurnEnd;
 }
 
 /// The switch is off for false and for what counts as false in a template.
@@ -109,19 +112,19 @@ std::string render_ling(const Json& context) {
   const Json& messages = context.at("messages");
   const bool thinking = thinking_of(context);
   std::string out;
-  append_header(out, messages, context.value("tools", Json::array()), thinking);
+  append_header(out, messages, context.value("tools", Json()), thinking);
   for (std::size_t i = 0; i < messages.size(); ++i) {
     const Json& message = messages[i];
     const std::string_view role = text_of(message, "role");
     const std::string_view content = text_of(message, "content");
     const auto is_tool = [&](std::size_t k) { return k < messages.size() && text_of(messages[k], "role") == "tool"; };
-    if (role == "system" && i > 0) out.append("<role>SYSTEM</role>").append(content).append(kRoleEnd);
-    if (role == "user") out.append("<role>HUMAN</role>").append(content).append(kRoleEnd);
+    if (role == "system" && i > 0) out.append("<role>SYSTEM</role>").append(content).append(kTurnEnd);
+    if (role == "user") out.append("<role>HUMAN</role>").append(content).append(kTurnEnd);
     if (role == "assistant") append_assistant(out, message);
     if (role == "tool") {
       if (i == 0 || !is_tool(i - 1)) out += "<role>OBSERVATION</role>";
       out.append("\n<tool_response>\n").append(content).append("\n</tool_response>");
-      if (!is_tool(i + 1)) out += kRoleEnd;
+      if (!is_tool(i + 1)) out += kTurnEnd;
     }
   }
   if (context.value("add_generation_prompt", false)) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "text/argument_types.h"
+#include "text/json_text.h"
 #include "text/marker_scanner.h"
 
 namespace calandra {
@@ -28,12 +29,6 @@ constexpr std::string_view kBetweenMarkers[] = {kKey, kToolCallEnd};
 constexpr std::string_view kKeyMarkers[] = {kKeyEnd, kToolCallEnd};
 constexpr std::string_view kWaitingMarkers[] = {kValue, kKey, kToolCallEnd};
 constexpr std::string_view kValueMarkers[] = {kValueEnd};
-
-std::string_view trim(std::string_view text) {
-  const std::size_t begin = text.find_first_not_of(kBlanks);
-  if (begin == text.npos) return {};
-  return text.substr(begin, text.find_last_not_of(kBlanks) - begin + 1);
-}
 
 }  // namespace
 
@@ -173,6 +168,10 @@ class OutputParser::State {
     } else if (marker == kThink) {
       if (!skips_newlines_ || saw_think_) add_reasoning(marker);
       saw_think_ = true;
+    } else if (marker == kToolCall) {
+      phase_ = Phase::Content;  // a call ends the reasoning, with or without tools that it could be one of
+      skips_newlines_ = true;
+      take_text_marker(marker);
     } else {
       take_text_marker(marker);
     }
@@ -199,7 +198,7 @@ class OutputParser::State {
   // --- calls
 
   void end_name(std::string_view marker) {
-    name_ = std::string(trim(name_));
+    name_ = std::string(trim_json_space(name_));
     if (name_.empty()) {
       // Nobody can answer a call without a name: it is dropped up to the next one.
       if (marker != kWrittenNewline) phase_ = Phase::AfterCall;
@@ -217,7 +216,7 @@ class OutputParser::State {
       key_.clear();
       phase_ = Phase::Key;
     } else if (marker == kKeyEnd) {
-      key_ = std::string(trim(key_));
+      key_ = std::string(trim_json_space(key_));
       phase_ = Phase::Waiting;
     } else if (marker == kValue) {
       begin_value();

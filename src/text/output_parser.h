@@ -49,7 +49,7 @@ struct OutputEvent {
 class OutputParser {
  public:
   /// `tools` as in a request of OpenAI's API, an array or null: their schemas say what type an argument has. Without any
-  /// tool there are no calls, and markers of calls are dropped from the text.
+  /// tool there are no calls, and markers of calls are dropped from the text. Throws Error for tools nested too deep.
   OutputParser(const OutputFormat& format, ReasoningStart start, const nlohmann::ordered_json& tools);
   ~OutputParser();
   OutputParser(OutputParser&&) noexcept;

@@ -72,7 +72,6 @@ TEST(ChatTemplate, RendersTheStringsOfTheSpecification) {
   expect_text(history, std::string(kOnHeader) + "<role>ASSISTANT</role>\n<think>hmm</think>Answer<|role_end|>");
 }
 
-// B116
 TEST(ChatTemplate, GenerationPromptFollowsTheFlagAgainstTheSystemText) {
   const std::string header = "<role>SYSTEM</role>Be brief.\ndetailed thinking off<|role_end|><role>HUMAN</role>Hello<|role_end|>";
   const ChatRequest chat = request({system_message("Be brief.\ndetailed thinking off"), user("Hello")}, true);
@@ -156,7 +155,6 @@ TEST(ChatTemplate, BuiltInFormatEqualsTheShippedTemplate) {
   }));
 }
 
-// B115
 TEST(ChatTemplate, BothNamesOfTheSwitchWorkAndUnknownKeysAreReported) {
   const auto only_enable = ChatTemplate::from_source("{{ 'on' if enable_thinking else 'off' }}", "t");
   const auto only_thinking = ChatTemplate::from_source("{{ 'on' if thinking else 'off' }}", "t");
@@ -211,10 +209,34 @@ TEST(ChatTemplate, BadRequestsAreNamed) {
   EXPECT_THAT(error_of(request({{{"content", "x"}}})), HasSubstr("messages[0].role"));
   EXPECT_THAT(error_of(request({{{"role", "user"}, {"content", 5}}})), HasSubstr("messages[0].content"));
   EXPECT_THAT(error_of(request({{{"role", "assistant"}, {"tool_calls", Json::array({tool_call("f", "{broken")})}}})),
+              HasSubstr("messages[0].tool_calls[0].arguments: not JSON: line 1"));
+  EXPECT_THAT(error_of(request({{{"role", "assistant"}, {"tool_calls", Json::array({tool_call("f", "[1]")})}}})),
               HasSubstr("messages[0].tool_calls[0].arguments: expected a JSON object"));
   chat = request({user("x")});
   chat.tools = Json::array({1});
   EXPECT_THAT(error_of(chat), HasSubstr("tools[0]"));
+}
+
+// As apply_chat_template of Hugging Face calls a template.
+TEST(ChatTemplate, ToolsAndDocumentsAreNoneWhereThereAreNoneAndAbsentContentStaysAbsent) {
+  const auto format = ChatTemplate::from_source(
+      "{{ tools is defined }} {{ tools is none }} {{ documents is none }} {% for m in messages %}{{ m.content is defined }}"
+      "{{ m.content is none }} {% endfor %}",
+      "t");
+  ChatRequest chat = request({user("x"), {{"role", "assistant"}}, {{"role", "assistant"}, {"content", nullptr}}});
+  EXPECT_EQ(format.render(chat).text, "True True True TrueFalse FalseFalse TrueTrue ");
+  chat.tools = Json::array();
+  EXPECT_EQ(format.render(chat).text.substr(0, 9), "True True");
+  chat.tools = Json::array({{{"name", "f"}}});
+  chat.template_kwargs = {{"documents", Json::array()}};
+  EXPECT_EQ(format.render(chat).text.substr(0, 16), "True False False");
+}
+
+TEST(ChatTemplate, LargeIntegersOfASchemaAreShownAsTheyWereWritten) {
+  ChatRequest chat = request({user("Hi")});
+  chat.tools = Json::parse(R"([{"function": {"name": "f", "parameters": {"maximum": 18446744073709551615, "minimum": -5}}}])");
+  for (const ChatTemplate& format : ling_templates())
+    EXPECT_THAT(format.render(chat).text, HasSubstr(R"({"maximum": 18446744073709551615, "minimum": -5})"));
 }
 
 class Folder {
@@ -250,7 +272,6 @@ TEST(ChatTemplate, IsFoundWhereverACheckpointKeepsIt) {
   EXPECT_THROW(ChatTemplate::load(folder.path()), Error);
 }
 
-// B120
 TEST(ChatTemplate, OutputFormatComesFromTheTemplate) {
   const OutputFormat plain = ChatTemplate::from_source("{{ messages }}", "t").output_format();
   EXPECT_FALSE(plain.reasoning || plain.tool_calls || plain.roles);

@@ -72,6 +72,57 @@ TEST(Jinja, RendersWhatPythonRenders) {
   }
 }
 
+// Expected values were rendered by Python's Jinja2 3.1.6.
+TEST(Jinja, TextsFiltersAndTargetsAreThoseOfPython) {
+  const std::pair<const char*, const char*> kCases[] = {
+      {R"({{ 'straße ŉ ﬁx' | upper }} {{ 'ßa ǆ ﬂ'.capitalize() }} {{ 'ǆx ßx'.title() }})", R"(STRASSE ʼN FIX Ssa ǆ ﬂ ǅx Ssx)"},
+      {R"({{ 'ΟΔΟΣ ΣΑΣ Σ ΑΣ.Α İ' | lower }} {{ 'ΑΣ'.capitalize() }} {{ 'ΑΣ ΣΑ'.title() }})", R"(οδος σας σ ασ.α i̇ Ας Ας Σα)"},
+      {R"({{ '²'.isdigit() }} {{ '½'.isdigit() }} {{ '½'.isnumeric() }} {{ '三Ⅳ'.isnumeric() }} {{ '²'.isdecimal() }} {{ '٣'.isdecimal() }} {{ '²½'.isalnum() }} {{ '3a'.isnumeric() }})",
+       R"(True False True True False True True False)"},
+      {"a{% if 1 -%}\xC2\xA0"
+       "\xE2\x80\x83"
+       "\n x{% endif %}b{{ 1 -}}\xE3\x80\x80"
+       "c{#- -#}\xC2\x85"
+       "d",
+       R"(axb1cd)"},
+      {R"({{ '0b11' | int(base=2) }} {{ '0x1F' | int(base=16) }} {{ '0o17' | int(0, 8) }} {{ '0b11' | int(base=0) }} {{ '1_000' | int }} {{ '1__0' | int(7) }} {{ '_1' | int(7) }} {{ '0b11' | int(5) }} {{ ' +12 ' | int }} {{ '-0x_f' | int(0, 16) }} {{ '012' | int(9, 0) }} {{ '1_0.5' | float }} {{ '- 3' | int(4) }} {{ '3.9' | int }})",
+       R"(3 31 15 3 1000 7 7 5 12 -15 12 10.5 4 3)"},
+      {R"({% for i, (a, b) in [(1, (2, 3)), (4, [5, 6])] %}{{ i }}{{ a }}{{ b }};{% endfor %}{% set (x, y), z = [[1, 2], 3] %}{{ x }}{{ y }}{{ z }})",
+       R"(123;456;123)"},
+      {R"([{{ '%5s' % 'é' }}] [{{ '%-5s|' % 'ab' }}] [{{ '%.2s' % 'abc' }}] [{{ '%05s' % 1 }}] [{{ '%6.1r' % 'ab' }}] [{{ '%3s' % 'abcd' }}])",
+       R"([    é] [ab   |] [ab] [    1] [     '] [abcd])"},
+      {R"({{ 'abc'.startswith('b', 1) }} {{ 'abc'.startswith('c', 1, 2) }} {{ 'abc'.endswith('b', 0, 2) }} {{ 'abca'.find('a', 1) }} {{ 'abca'.rfind('a', 0, -1) }} {{ 'aéaa'.count('a', 1) }} {{ 'abc'.startswith('', 4) }} {{ 'abc'.find('', 3) }} {{ 'abc'.find('c', -1) }} {{ 'aéb'.index('b', 1) }})",
+       R"(True False True 3 0 2 False 3 2 2)"},
+      {R"({% for k, v in [{'a': 'x', 'b': 1}, {'a': 'Y', 'b': 2}, {'a': 'X', 'b': 3}] | groupby('a') %}{{ k }}={{ v | map(attribute='b') | list }};{% endfor %}{% for k, v in [{'a': 1}, {}] | groupby('a', default=0) %}{{ k }}{{ v | length }} {% endfor %})",
+       R"(x=[1, 3];Y=[2];01 11 )"},
+      {R"({% for s in range(7) | slice(3) %}{{ s }}{% endfor %} {% for s in range(7) | slice(3, 'x') %}{{ s }}{% endfor %})",
+       R"([0, 1, 2][3, 4][5, 6] [0, 1, 2][3, 4, 'x'][5, 6, 'x'])"},
+      {R"([{{ 'ab' | center(7) }}] [{{ 'ab'.center(5, '*') }}] [{{ 'abc'.center(6, 'é') }}] [{{ 12 | center(5) }}])",
+       R"([   ab  ] [**ab*] [éabcéé] [  12 ])"},
+      {R"({{ 'foo bar baz qux' | truncate(9) }}|{{ 'foo bar baz qux' | truncate(9, True) }}|{{ 'foo bar baz qux' | truncate(11) }}|{{ 'foo bar baz qux' | truncate(11, False, '...', 0) }}|{{ 'fooébarébaz' | truncate(5, end='', leeway=0) }})",
+       R"(foo...|foo ba...|foo bar baz qux|foo bar...|fooéb)"},
+      {R"({{ 'a b/ü?&=~' | urlencode }} {{ {'a b': 'c/d', 'x': 1} | urlencode }} {{ [('k', 'ü ')] | urlencode }})",
+       R"(a%20b/%C3%BC%3F%26%3D~ a+b=c%2Fd&x=1 k=%C3%BC+)"},
+      {R"({% macro f(a, b=2) %}{{ a }}{{ b }}{% endmacro %}{% macro g(a) %}{{ a }}{{ varargs }}{{ kwargs }}{% endmacro %}{{ f(1) }} {{ f(1, b=3) }} {{ g(1, 2, x=3) }} {{ g(1) }})",
+       R"(12 13 1(2,){'x': 3} 1(){})"},
+      {R"({% macro f() %}<{{ caller(1) }}>{% endmacro %}{% call(x) f() %}{{ x }}{% endcall %})", R"(<1>)"},
+  };
+  for (const auto& [source, expected] : kCases) EXPECT_EQ(render(source), expected) << source;
+}
+
+TEST(Jinja, WhatPythonRefusesIsRefused) {
+  EXPECT_THAT(render_error("{% macro f(a) %}{{ a }}{% endmacro %}{{ f(1, 2) }}"), HasSubstr("not more than 1 argument"));
+  EXPECT_THAT(render_error("{% macro f(a) %}{{ a }}{% endmacro %}{{ f(1, x=2) }}"), HasSubstr("takes no argument 'x'"));
+  EXPECT_THAT(render_error("{% macro f() %}1{% endmacro %}{% call f() %}2{% endcall %}"), HasSubstr("'caller'"));
+  EXPECT_THAT(render_error("{% macro f() %}{{ varargs }}{% endmacro %}{{ f(x=1) }}"), HasSubstr("takes no argument 'x'"));
+  EXPECT_THAT(render_error("{{ 'a'.center(5, 'ab') }}"), HasSubstr("exactly one character"));
+  EXPECT_THAT(render_error("{% for a, (b, c) in [(1, (2,))] %}{% endfor %}"), HasSubstr("cannot unpack"));
+  EXPECT_THAT(render_error("{{ 'abc' | truncate(2) }}"), HasSubstr("truncate"));
+  EXPECT_THAT(render_error("{{ '{²}'.format(1) }}{{ '{３}'.format(1) }}"), HasSubstr("has no argument"));
+  EXPECT_THAT(render_error("{% for " + std::string(10'000, '(') + "a" + std::string(10'000, ')') + " in x %}"),
+              HasSubstr("nested"));
+}
+
 TEST(Jinja, ErrorsNameTheTemplateAndTheLine) {
   EXPECT_EQ(render_error("a\nb {{ x | nope }}"), "test.jinja:2: unknown filter 'nope'");
   EXPECT_EQ(render_error("{% if x is nope %}{% endif %}"), "test.jinja:1: unknown test 'nope'");

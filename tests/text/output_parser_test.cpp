@@ -64,7 +64,7 @@ TEST(OutputParser, WholeTextsMeanWhatAnIndependentReaderSays) {
   }
 }
 
-// B159, B160, B161: every cut into two, and pieces of every size from 1 to 20, of every sixth text.
+// Every cut into two, and pieces of every size from 1 to 20, of every sixth text.
 TEST(OutputParser, EveryCutOfTheTextGivesTheSameEvents) {
   const Json& cases = stored()["cases"];
   for (std::size_t number = 0; number < cases.size(); number += 6) {
@@ -131,7 +131,6 @@ TEST(OutputParser, AnyMixOfMarkersCutAnywhereGivesTheSameEvents) {
   }));
 }
 
-// B111
 TEST(OutputParser, ToolCallEndsReasoningThatWasNeverClosed) {
   const auto output = parse("I need the weather.\n<tool_call>now</tool_call>", ReasoningStart::Open);
   EXPECT_EQ(output.reasoning, "I need the weather.");
@@ -139,7 +138,26 @@ TEST(OutputParser, ToolCallEndsReasoningThatWasNeverClosed) {
   EXPECT_EQ(output.tool_calls, (std::vector<ToolCall>{{"now", "{}"}}));
 }
 
-// B112
+TEST(OutputParser, ToolCallEndsReasoningAlsoWhereNoToolsAreDeclared) {
+  for (const std::size_t size : {100u, 1u, 3u}) {
+    const std::string text = "reason\n<tool_call>f</tool_call>tail";
+    OutputParser without(kLing, ReasoningStart::Open, nullptr), with(kLing, ReasoningStart::Open, stored()["tools"]);
+    ParsedOutput plain, called;
+    for (std::size_t i = 0; i < text.size(); i += size) {
+      plain.add(without.push(std::string_view(text).substr(i, size)));
+      called.add(with.push(std::string_view(text).substr(i, size)));
+    }
+    plain.add(without.finish());
+    called.add(with.finish());
+    EXPECT_EQ(plain.reasoning, "reason");
+    EXPECT_EQ(plain.content, "ftail");
+    EXPECT_TRUE(plain.tool_calls.empty());
+    EXPECT_EQ(called.reasoning, "reason");
+    EXPECT_EQ(called.content, "") << "what follows a call is dropped";
+    EXPECT_EQ(called.tool_calls, (std::vector<ToolCall>{{"f", "{}"}}));
+  }
+}
+
 TEST(OutputParser, ArgumentsWithoutSeparatorsAreApart) {
   const auto output = parse(
       "<tool_call>get_weather<arg_key>location</arg_key><arg_value>Rome</arg_value>"
@@ -147,7 +165,6 @@ TEST(OutputParser, ArgumentsWithoutSeparatorsAreApart) {
   EXPECT_EQ(output.tool_calls, (std::vector<ToolCall>{{"get_weather", R"({"location": "Rome", "days": 3})"}}));
 }
 
-// B114
 TEST(OutputParser, ProtocolMarkersNeverReachTheClient) {
   const auto plain = [](std::string_view text) { return parse_output(text, kLing, ReasoningStart::Off, nullptr); };
   EXPECT_EQ(plain("Hello</role> there").content, "Hello there");
@@ -163,7 +180,6 @@ TEST(OutputParser, RoleElementsOfTheTextsOwnMarkupStay) {
   EXPECT_EQ(parse("<user><role>admin</role></user>").content, "<user><role>admin</role></user>");
 }
 
-// B120
 TEST(OutputParser, MarkersThatTheTemplateDoesNotKnowAreText) {
   const std::string text = "<think>a</think><tool_call>now</tool_call></role><|role_end|>";
   const auto output = parse_output(text, OutputFormat::of_template("{{ messages }}"), ReasoningStart::Open, stored()["tools"]);
@@ -208,7 +224,6 @@ TEST(OutputParser, TruncatedCallIsReportedAsIncompleteAndNotAsACall) {
   }
 }
 
-// B165
 TEST(OutputParser, BytesThatAreNoUtf8PassThrough) {
   const auto output = parse(
       "a\x85 b<tool_call>get_weather<arg_key>location</arg_key><arg_value>x\xE2\x9C</arg_value>"
