@@ -76,11 +76,15 @@ install_packages() {
 
 # ---------------------------------------------------------------- building
 
+# Whether DIRECTORY was configured for this place: paths are compiled in, and a clone may have been moved.
+is_of_here() { grep -qxF "CMAKE_HOME_DIRECTORY:INTERNAL=$root" "$1/CMakeCache.txt" 2>/dev/null; }
+
 # configure DIRECTORY OPTION...: Ninja and ccache, output only when it fails.
 configure() {
   export CCACHE_SLOPPINESS=pch_defines,time_macros  # or ccache takes no file with a precompiled header
   local directory=$1 log
   shift
+  is_of_here "$directory" || rm -rf "$directory/CMakeCache.txt" "$directory/CMakeFiles"
   mkdir -p "$directory"
   log=$directory/configure.log
   cmake -S "$root" -B "$directory" -G Ninja -DCMAKE_CXX_COMPILER_LAUNCHER=ccache "$@" >"$log" 2>&1 || {
@@ -102,7 +106,7 @@ compile() {
 
 # The release binary is up to date when no source is newer than the start of the build that made it.
 release_is_current() {
-  [[ -x $binary && -f $release/.built ]] &&
+  [[ -x $binary && -f $release/.built ]] && is_of_here "$release" &&
     [[ -z $(find "$root/src" "$root/cmake" "$root/CMakeLists.txt" "$root/packages.txt" -newer "$release/.built" -print -quit) ]]
 }
 
@@ -125,7 +129,7 @@ build_binary() {
   ! release_is_current || return 0
   install_packages build
   say "Building calandra (release) with $jobs jobs ..."
-  [[ -f $release/build.ninja ]] || option=-DCALANDRA_TESTS=OFF
+  { [[ -f $release/build.ninja ]] && is_of_here "$release"; } || option=-DCALANDRA_TESTS=OFF
   build_release "$option" calandra
 }
 
