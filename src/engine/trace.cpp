@@ -66,7 +66,8 @@ class Tracer {
         length_(static_cast<std::int64_t>(options.ids.size())),
         pool_(model.layout(), model.layout().sequence_blocks(length_ + options.greedy + options.drafts + 1)),
         memory_(SequenceMemory::create(pool_)) {
-    memory_->reserve(length_ + options.greedy + options.drafts + 1);
+    const std::int64_t end = length_ + options.greedy + options.drafts + 1;
+    if (!memory_->reserve(end)) fail("memory pool is full at {} tokens", end);
   }
 
   Trace run() {

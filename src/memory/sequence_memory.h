@@ -53,7 +53,7 @@ class SequenceMemory {
   std::int64_t position() const { return position_; }
 
   /// Room for tokens up to position `end`; false and unchanged if the pool is dry.
-  bool reserve(std::int64_t end);
+  [[nodiscard]] bool reserve(std::int64_t end);
 
   /// A copy of this moment; nothing if the pool is dry.
   std::unique_ptr<Boundary> snapshot() const;

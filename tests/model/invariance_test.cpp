@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+
 namespace calandra {
 namespace {
 
@@ -68,6 +70,17 @@ TEST_P(Promise, PrefillCutAnywhereGivesTheSameBits) {
     }
     expect_same(run_cut(model, tokens, cuts), whole, model, fmt::format("{} cuts", cuts.size()));
   }
+}
+
+TEST_P(Promise, CutsAroundAnAttentionBlockGiveTheSameBits) {
+  if (GetParam().model.starts_with("slice-") || GetParam().isa == Isa::Scalar) GTEST_SKIP() << "would take minutes";
+  TestModel model = make();
+  const auto tokens = model.random_tokens(kAttentionBlock + 20, 6);
+  const Outcome whole = run_cut(model, tokens, {});
+  const std::size_t border = kAttentionBlock;
+  expect_same(run_cut(model, tokens, std::array{border}), whole, model, "a cut at the border");
+  expect_same(run_cut(model, tokens, std::array{border - 1, border + 1}), whole, model, "a cut on each side of it");
+  expect_same(run_cut(model, tokens, std::array{border / 2 + 3, border, border + 1}), whole, model, "and inside the block");
 }
 
 TEST_P(Promise, ABatchOfEightMixedLengthsEqualsEachAlone) {
