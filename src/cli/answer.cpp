@@ -26,9 +26,14 @@ bool AnswerPrinter::push(std::string_view text) {
   return show_ == Show::Raw || !parser_->ended();
 }
 
+AnswerPrinter::~AnswerPrinter() {
+  if (part_ == Kind::Reasoning) std::fwrite(style_.reset.data(), 1, style_.reset.size(), stdout);  // an error in mid-thought
+}
+
 ParsedOutput AnswerPrinter::finish() {
   if (parser_) take(parser_->finish());
   if (part_ == Kind::Reasoning) write_out(style_.reset);
+  part_.reset();
   if (!at_line_start_) write_out("\n");
   return std::move(output_);
 }

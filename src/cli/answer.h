@@ -23,6 +23,9 @@ class AnswerPrinter {
 
   /// Without a parser all text is content.
   AnswerPrinter(Show show, std::optional<OutputParser> parser);
+  ~AnswerPrinter();
+  AnswerPrinter(const AnswerPrinter&) = delete;
+  AnswerPrinter& operator=(const AnswerPrinter&) = delete;
 
   /// False once the text has come to its end by a mark of the chat's; raw text has none.
   bool push(std::string_view text);

@@ -9,6 +9,7 @@
 #include "cli/terminal.h"
 #include "engine/session.h"
 
+#include <algorithm>
 #include <array>
 
 namespace calandra {
@@ -17,6 +18,7 @@ namespace {
 using Json = Conversation::Json;
 
 constexpr std::string_view kBlockMark = "\"\"\"";
+constexpr std::string_view kBlanks = " \t\n";
 
 std::string_view trim(std::string_view text) {
   const std::size_t begin = text.find_first_not_of(" \t");
@@ -42,13 +44,15 @@ class Chat {
     std::string text;
     while (!left_ && read_message(text)) {
       try {
-        if (text.starts_with('/')) {
+        if (is_command(text)) {
           obey(text);
+        } else if (text.empty() && conversation_.awaited_tool()) {
+          write_note("/tool gives an empty result\n");
         } else if (!trim(text).empty()) {
           answer(text);
         }
       } catch (const Error& error) {
-        write_note(fmt::format("{}\n", error.what()));  // ends a turn, not the chat
+        write_note(one_line(error.what()) + "\n");  // ends a turn, not the chat
       }
     }
     return kExitSuccess;
@@ -67,11 +71,18 @@ class Chat {
 
   // ---- reading
 
+  /// A line that was typed, not a block; where a tool's result is awaited it may begin with / and be none.
+  bool is_command(std::string_view text) const {
+    if (is_block_ || !text.starts_with('/')) return false;
+    return !conversation_.awaited_tool() || command_of(text) != kCommands.end();
+  }
+
   /// One message, of several lines if a line ends with a backslash or if """ opens it. False at the end of input.
   bool read_message(std::string& text) {
     const std::optional<std::string> tool = conversation_.awaited_tool();
     std::string prompt = tool ? fmt::format("result of {}> ", for_terminal(*tool)) : "> ";
     text.clear();
+    is_block_ = false;
     bool in_block = false;
     for (bool more = true; more; prompt = "... ") {
       std::string line;
@@ -86,6 +97,7 @@ class Chat {
       const bool opens = text.empty() && !in_block && line.starts_with(kBlockMark);
       if (opens) line.erase(0, kBlockMark.size());
       in_block = in_block || opens;
+      is_block_ = is_block_ || opens;
       const bool closes = in_block && line.ends_with(kBlockMark);
       if (closes) line.erase(line.size() - kBlockMark.size());
       const bool continued = !in_block && line.ends_with('\\');
@@ -129,19 +141,25 @@ class Chat {
     turn.tokens.insert(turn.tokens.end(), last_.ids.begin(), last_.ids.end());
     conversation_.add_answer(answer, std::move(turn.tokens));
     if (const std::string why = ending_line(last_); !why.empty()) write_note(fmt::format("[{}]\n", why));
-    if (verbose_) write_note(speed_line(last_) + "\n");
+    if (answer.has_incomplete_call) write_note("[a tool call is cut off and left out]\n");
+    if (verbose_ || stderr_is_terminal()) write_note(fmt::format("[{}]\n", speed_line(last_)));
+    if (verbose_) write_note(fmt::format("[{}]\n", settings_line(options_, model_)));
   }
 
   // ---- commands
 
   void obey(std::string_view text) {
-    const std::size_t space = text.find_first_of(" \t\n");
-    const std::string_view name = text.substr(0, space);
-    const std::string_view argument = space == std::string_view::npos ? std::string_view() : trim(text.substr(space + 1));
-    for (const Command& command : kCommands) {
-      if (command.name == name) return (this->*command.action)(argument);
-    }
-    fail("{}: no such command; /help lists them", for_terminal(name));
+    const auto command = command_of(text);
+    if (command == kCommands.end()) fail("{}: no such command; /help lists them", first_word(text));
+    const std::size_t space = text.find_first_of(kBlanks);
+    (this->*command->action)(space == std::string_view::npos ? std::string_view() : trim(text.substr(space + 1)));
+  }
+
+  static std::string_view first_word(std::string_view text) { return text.substr(0, text.find_first_of(kBlanks)); }
+
+  static std::array<Command, 10>::const_iterator command_of(std::string_view text) {
+    const auto is_it = [name = first_word(text)](const Command& command) { return command.name == name; };
+    return std::find_if(kCommands.begin(), kCommands.end(), is_it);
   }
 
   void help(std::string_view) {
@@ -219,6 +237,7 @@ class Chat {
   Conversation conversation_;
   Generation last_;
   bool left_ = false;
+  bool is_block_ = false;  // the message just read
   Style style_ = Style::of_stdout();
   InterruptWatch watch_;
   LineReader reader_;

@@ -4,6 +4,7 @@
 #include "base/mapped_file.h"
 #include "base/new_file.h"
 #include "engine/generate.h"
+#include "text/json_text.h"
 
 #include <algorithm>
 #include <limits>
@@ -15,11 +16,7 @@ using Json = Conversation::Json;
 
 constexpr const char* kFormat = "calandra chat 1";
 
-Json parse_file(const std::filesystem::path& file) {
-  Json json = Json::parse(read_text_file(file), nullptr, false);
-  if (json.is_discarded()) fail("{}: not JSON", file.string());
-  return json;
-}
+Json parse_file(const std::filesystem::path& file) { return parse_json(read_text_file(file), file.string()); }
 
 bool is_tool(const Json& tool) {
   const auto function = tool.is_object() ? tool.find("function") : tool.end();

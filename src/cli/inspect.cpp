@@ -216,7 +216,7 @@ std::string memory(const MemoryLayout& m) {
 std::string odd(const std::vector<std::string>& remarks) {
   if (remarks.empty()) return line("odd", "nothing");
   std::string text;
-  for (const std::string& remark : remarks) text += line(text.empty() ? "odd" : "", remark);
+  for (const std::string& remark : remarks) text += line(text.empty() ? "odd" : "", one_line(remark));
   return text;
 }
 

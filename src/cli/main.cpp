@@ -78,6 +78,19 @@ class HelpFormat : public CLI::Formatter {
   }
 };
 
+std::vector<std::int32_t> parse_ids(const std::string& text) {
+  std::vector<std::int32_t> ids;
+  const char* const end = text.data() + text.size();
+  for (const char* at = text.data();; ++at) {
+    const auto [stopped, error] = std::from_chars(at, end, ids.emplace_back());
+    if (error != std::errc{} || (stopped != end && *stopped != ',')) {
+      fail("--ids {}: expected token ids separated by commas, such as 1,2,3", text);
+    }
+    if (stopped == end) return ids;
+    at = stopped;
+  }
+}
+
 /// The commands, their options, and what they are to be run with.
 class CommandLine {
  public:
@@ -109,7 +122,7 @@ class CommandLine {
       const std::string what = !no_command ? error.what()
                                : argc > 1  ? fmt::format("{}: no such command", argv[1])
                                            : "a command is needed";
-      throw UsageError(fmt::format("{} ({} --help)", one_line(what), name_of_chosen()));
+      throw UsageError(fmt::format("{} ({} --help)", what, name_of_chosen()));
     } catch (const Error& error) {
       throw UsageError(error.what());
     }
@@ -122,6 +135,7 @@ class CommandLine {
  private:
   CLI::App* add(const std::string& name, const std::string& description, std::function<int()> action) {
     CLI::App* command = app_.add_subcommand(name, description);
+    command->footer("");  // not the program's
     actions_.emplace_back(command, std::move(action));
     return command;
   }
@@ -129,11 +143,6 @@ class CommandLine {
   std::string name_of_chosen() const {
     const auto chosen = app_.get_subcommands();
     return chosen.empty() ? "calandra" : "calandra " + chosen.front()->get_name();
-  }
-
-  static std::string one_line(std::string text) {
-    std::replace(text.begin(), text.end(), '\n', ' ');
-    return text;
   }
 
   static void add_overrides(CLI::App& command, ConfigOverrides& overrides) {
@@ -169,7 +178,7 @@ class CommandLine {
     command.footer(
         R"(With -p, -f or text on standard input, one text is made and the program ends. It is a plain completion: the model goes on
 with the text. With --chat (or --system, --think, --tools) the text is a message, put into the model's chat template, and
-the answer is printed without the reasoning before it. Otherwise a chat begins; /help there lists its commands.
+on a pipe the answer is printed without the reasoning before it. Otherwise a chat begins; /help there lists its commands.
 
 Ctrl-C stops the answer, not the chat. Reasoning is dimmed on a terminal; NO_COLOR is honoured.
 Exit codes: 0; 1 for an error; 2 for a wrong command line; 130 if Ctrl-C stopped the one text.)");
@@ -205,7 +214,11 @@ Exit codes: 0; 1 for an error; 2 for a wrong command line; 130 if Ctrl-C stopped
         ->type_name("P")
         ->default_str(from_model)
         ->group("Sampling");
-    command.add_option("--seed", a.seed, "Same seed, same text")->type_name("N")->default_str("random")->group("Sampling");
+    command.add_option("--seed", a.seed, "Same seed, same text")
+        ->type_name("N")
+        ->default_str("random")
+        ->check(CLI::Validator([](const std::string& text) { return text.starts_with('-') ? "expected 0 to 2^64 - 1" : ""; }, ""))
+        ->group("Sampling");
 
     command.add_option("-n,--max-tokens", a.max_tokens, "Tokens to make at most; 0: what the context holds")
         ->type_name("TOKENS")
@@ -231,7 +244,8 @@ Exit codes: 0; 1 for an error; 2 for a wrong command line; 130 if Ctrl-C stopped
   void add_inspect() {
     CLI::App& command = *add("inspect", "Show what a checkpoint is: architecture, sizes, costs, everything odd",
                              [this] { return inspect_command(inspect_); });
-    command.footer("Reads config.json and the headers of the tensor files, not the tensors: works on files of any size at once.");
+    command.footer(
+        "Reads config.json, the headers of the tensor files and the small vectors, not the matrices: works on files of any size at once.");
     command.add_option("MODEL", inspect_.model, kModelHelp)->required();
     command.add_flag("--json", inspect_.json, "The same as one JSON object");
     add_overrides(command, inspect_.overrides);
@@ -255,7 +269,8 @@ Exit codes: 0; 1 for an error; 2 for a wrong command line; 130 if Ctrl-C stopped
                              [this] { return trace_command(trace_); });
     command.footer("docs/trace.md says what the tensors of the dump are called and what they hold.");
     command.add_option("MODEL", trace_.model.model, kModelHelp)->required();
-    auto* const ids = command.add_option("--ids", trace_.ids, "Token ids of the prompt")->type_name("1,2,3")->delimiter(',');
+    const auto take_ids = [this](const std::string& text) { trace_.ids = parse_ids(text); };
+    auto* const ids = command.add_option_function<std::string>("--ids", take_ids, "Token ids of the prompt")->type_name("1,2,3");
     auto* const prompt = command.add_option("-p,--prompt", trace_.prompt, "The prompt as text, without a template")
                              ->type_name("TEXT")
                              ->excludes(ids);
@@ -317,7 +332,7 @@ Exit codes: 0; 1 for an error; 2 for a wrong command line; 130 if Ctrl-C stopped
 };
 
 int report(std::string_view message, int code) {
-  write_note(fmt::format("calandra: {}\n", message));
+  write_note(fmt::format("calandra: {}\n", one_line(message)));
   return code;
 }
 

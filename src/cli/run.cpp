@@ -27,6 +27,8 @@ std::string read_text(const RunArguments& arguments) {
 void check_usage(const RunArguments& arguments) {
   if (arguments.json && arguments.is_interactive)
     throw UsageError("--json prints one answer: give a text with -p, -f or standard input");
+  if (arguments.ignore_eos && arguments.uses_template() && !arguments.raw)
+    throw UsageError("--ignore-eos goes on after the answer: in a chat it needs --raw");
   if (arguments.json && arguments.raw) throw UsageError("--raw and --json exclude each other; --json has the raw text too");
 }
 
@@ -36,6 +38,7 @@ Json as_json(std::span<const std::int32_t> prompt, const Generation& made, const
       {"text", answer.content},
       {"reasoning", answer.reasoning},
       {"tool_calls", as_json(answer.tool_calls)},
+      {"incomplete_tool_call", answer.has_incomplete_call},
       {"raw_text", made.text},
       {"finish_reason", name_of(made.finish_reason)},
       {"prompt_ids", prompt},

@@ -24,15 +24,20 @@ using namespace std::chrono_literals;
 constexpr auto kPatience = 400ms;  // before a bar appears
 constexpr auto kRedraw = 100ms;
 constexpr int kBarWidth = 30;
+constexpr char kReset[] = "\x1b[0m";
 
 // What the signal handler touches. The pipe wakes a wait for input, whichever thread the signal came to.
 volatile std::sig_atomic_t interrupt_pending = 0;
 volatile std::sig_atomic_t second_ends_program = 0;
+volatile std::sig_atomic_t style_in_use = 0;
+struct sigaction before_watch {};
 int wake_pipe[2] = {-1, -1};
 
 extern "C" void on_interrupt(int) {
   const int saved_errno = errno;
   if (interrupt_pending != 0 && second_ends_program != 0) {
+    if (style_in_use != 0) [[maybe_unused]]
+      const auto written = ::write(STDOUT_FILENO, kReset, sizeof(kReset) - 1);
     std::signal(SIGINT, SIG_DFL);
     std::raise(SIGINT);
   }
@@ -78,7 +83,8 @@ void write_note(std::string_view text) { std::fwrite(text.data(), 1, text.size()
 
 Style Style::of_stdout() {
   if (!stdout_is_terminal() || is_set("NO_COLOR") || !terminal_understands_escapes()) return {};
-  return {"\x1b[2m", "\x1b[1m", "\x1b[0m"};
+  style_in_use = 1;
+  return {"\x1b[2m", "\x1b[1m", kReset};
 }
 
 std::string for_terminal(std::string_view text) {
@@ -94,6 +100,12 @@ std::string for_terminal(std::string_view text) {
     }
     text.remove_prefix(unit.size());
   }
+  return out;
+}
+
+std::string one_line(std::string_view text) {
+  std::string out = for_terminal(text);
+  std::replace(out.begin(), out.end(), '\n', ' ');
   return out;
 }
 
@@ -143,10 +155,10 @@ InterruptWatch::InterruptWatch(Second second) {
   struct sigaction action {};
   action.sa_handler = on_interrupt;
   action.sa_flags = SA_RESTART;
-  ::sigaction(SIGINT, &action, nullptr);
+  ::sigaction(SIGINT, &action, &before_watch);
 }
 
-InterruptWatch::~InterruptWatch() { std::signal(SIGINT, SIG_DFL); }
+InterruptWatch::~InterruptWatch() { ::sigaction(SIGINT, &before_watch, nullptr); }
 
 bool InterruptWatch::pending() { return interrupt_pending != 0; }
 

@@ -54,6 +54,9 @@ class ProgressBar {
   Clock::time_point next_;  // when to draw again
 };
 
+/// The same in one line, for messages.
+std::string one_line(std::string_view text);
+
 /// Ctrl-C as a question to ask, instead of the end of the program. One at a time; the old meaning comes back with the destructor.
 class InterruptWatch {
  public:

@@ -2,6 +2,7 @@
 // The first of the two public nouns. A Model is a loaded checkpoint, ready to compute: weights mapped, tokenizer and template
 // read, threads started. Sessions (engine/session.h) run on it. One thread at a time may compute on a model.
 
+#include "base/error.h"
 #include "checkpoint/checkpoint.h"
 #include "memory/pool.h"
 #include "model/forward.h"
@@ -13,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <variant>
 
 namespace calandra {
 
@@ -39,7 +41,8 @@ class Model {
 
   /// Throws Error if the folder has no tokenizer.json; a model without one still computes on token ids.
   const Tokenizer& tokenizer() const;
-  const ChatTemplate& chat_template() const { return chat_template_; }
+  /// Throws Error if the folder has a template that cannot be used; completions do without.
+  const ChatTemplate& chat_template() const;
 
   /// Logits that can be sampled: rows past the tokenizer's last token mean nothing.
   std::int64_t num_samplable() const;
@@ -51,7 +54,7 @@ class Model {
   Compute compute_;
   ForwardPass forward_;
   std::optional<Tokenizer> tokenizer_;
-  ChatTemplate chat_template_;
+  std::variant<ChatTemplate, Error> chat_template_;
 };
 
 }  // namespace calandra

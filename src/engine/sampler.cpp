@@ -86,7 +86,8 @@ std::int32_t sample(std::span<const float> logits, const SamplingOptions& option
   std::int32_t chosen = static_cast<std::int32_t>(best);
   double highest = -HUGE_VAL;
   for (const Candidate& c : kept) {
-    const double score = static_cast<double>(c.logit) / options.temperature + gumbel(options.seed, position, sample, c.token);
+    const double score =
+        (static_cast<double>(c.logit) - logits[best]) / options.temperature + gumbel(options.seed, position, sample, c.token);
     if (score > highest || (score == highest && c.token < chosen)) {
       highest = score;
       chosen = c.token;

@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <regex>
+
 namespace calandra {
 namespace {
 
@@ -36,6 +38,12 @@ class ChatTest : public testing::Test {
     std::string before = say(chat, "/exit");
     EXPECT_EQ(chat.wait(), 0);
     return before;
+  }
+
+  /// What was on the screen, without progress bars and times.
+  static std::string lasting(const std::string& screen) {
+    static const std::regex passing("\r\x1b\\[K[^\r\n]*|\\[[^\r\n\\]]*tokens/s\\]\r\n");
+    return std::regex_replace(screen, passing, "");
   }
 
   TemporaryFolder folder_;
@@ -131,14 +139,27 @@ TEST_F(ChatTest, LoadedChatAnswersAsTheOneThatWasNeverLeft) {
   say(stayed, "/save " + file);
   stayed.expect("saved");
   say(stayed, question);
-  const std::string first = leave(stayed);
+  const std::string first = lasting(leave(stayed));
 
   TerminalRun loaded(arguments({"--seed", "6"}), environment());  // the saved settings count
   say(loaded, "/load " + file);
   loaded.expect("loaded");
   say(loaded, question);
-  EXPECT_EQ(leave(loaded), first);
+  EXPECT_EQ(lasting(leave(loaded)), first);
   EXPECT_GT(first.size(), question.size() + 20);
+}
+
+TEST_F(ChatTest, SpeedsAreToldAfterEachAnswer) {
+  TerminalRun chat(arguments({"--think", "off"}), environment());
+  say(chat, "Hello");
+  EXPECT_THAT(leave(chat), testing::ContainsRegex("[0-9]+ prompt tokens at [0-9.]+ tokens/s, [0-9]+ made at [0-9.]+ tokens/s"));
+}
+
+TEST_F(ChatTest, ABlockMayBeginWithASlash) {
+  TerminalRun chat(arguments({"--think", "off"}), environment());
+  say(chat, "\"\"\"/no/such/command\"\"\"");
+  say(chat, "/stats");
+  EXPECT_THAT(leave(chat), HasSubstr("2 messages"));
 }
 
 TEST_F(ChatTest, ResetForgets) {

@@ -5,12 +5,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+
 namespace calandra {
 namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 using testing::StartsWith;
 
 struct Mistake {
@@ -46,6 +53,11 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"WrongActivations", {"run", "-p", "x", "--activations", "fp8"}, 2, "--activations"},
         Mistake{"TextGivenTwice", {"run", "-p", "x", "-f", "y"}, 2, "--file"},
         Mistake{"RawAndJson", {"run", "-p", "x", "--raw", "--json"}, 2, "--raw"},
+        Mistake{"EndIgnoredInAChat", {"run", "-p", "x", "--chat", "--ignore-eos"}, 2, "--raw"},
+        Mistake{"NegativeSeed", {"run", "-p", "x", "--seed", "-1"}, 2, "--seed"},
+        Mistake{"EmptyIds", {"trace", kBundledModel, "--ids", "", "--dump", "x"}, 2, "--ids"},
+        Mistake{"GapInIds", {"trace", kBundledModel, "--ids", "1,,2", "--dump", "x"}, 2, "1,,2"},
+        Mistake{"DumpOntoADevice", {"trace", kBundledModel, "--ids", "1", "--dump", "/dev/null"}, 1, "/dev/null"},
         Mistake{"NoIds", {"trace", kBundledModel, "--dump", "x"}, 2, "--ids"},
         Mistake{"UnknownModelToImitate", {"make-checkpoint", "--like", "ling-9", "/tmp/x"}, 2, "ling-3.1-flash"},
         Mistake{"UnknownFormat", {"make-checkpoint", "--like", "ling-3.0-tiny", "--format", "int3", "/tmp/x"}, 2, "fp8-ue8m0"},
@@ -75,6 +87,44 @@ TEST(Errors, FullDiskIsToldAndNotIgnored) {
   const Outcome outcome = run_shell("\"$CALANDRA\" run -p x --max-tokens 4 > /dev/full");
   EXPECT_EQ(outcome.code, 1);
   EXPECT_THAT(outcome.err, StartsWith("calandra: standard output: "));
+}
+
+TEST(Errors, AFileAtTheSizeLimitIsToldAndLeavesNothing) {
+  const TemporaryFolder folder;
+  const Outcome outcome =
+      run_shell(fmt::format("cd '{}' && ulimit -f 100 && \"$CALANDRA\" trace '{}' --ids 1,2,3 --dump x.safetensors",
+                            folder.path().string(), kBundledModel));
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("x.safetensors: cannot write: File too large"));
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
+TEST(Errors, BrokenCheckpointsAreToldInOneLine) {
+  const TemporaryFolder folder;
+  const auto run_with = [&](const std::string& file, const std::string& text) {
+    using Options = std::filesystem::copy_options;
+    std::filesystem::copy(kBundledModel, folder.path(), Options::recursive | Options::overwrite_existing);
+    std::ofstream(folder / file, std::ios::trunc) << text;
+    const Outcome outcome = run_program({"run", folder.path().string(), "-p", "x", "-n", "1"});
+    EXPECT_EQ(outcome.code, 1);
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+    return outcome.err;
+  };
+  EXPECT_THAT(run_with("model.safetensors", "short"), HasSubstr("model.safetensors: 5 bytes"));
+  EXPECT_THAT(run_with("config.json", "[]"), HasSubstr("config.json: found [], expected a JSON object"));
+  EXPECT_THAT(run_with("tokenizer.json", "{\"a\x1b\n"), AllOf(HasSubstr("tokenizer.json"), Not(HasSubstr("\x1b"))));
+  EXPECT_THAT(run_with("generation_config.json", R"({"top_p": 0})"),
+              HasSubstr("generation_config.json: top_p: found 0, expected more than 0, at most 1"));
+}
+
+TEST(Errors, APipeIsReadAndANamedPipeInPlaceOfAFileIsRefused) {
+  const Outcome outcome = run_shell("echo It is a truth | \"$CALANDRA\" run -f /dev/stdin --temp 0 -n 2");
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  const TemporaryFolder folder;
+  ASSERT_EQ(::mkfifo((folder / "config.json").c_str(), 0600), 0);
+  const Outcome refused = run_program({"inspect", folder.path().string()});
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_THAT(refused.err, HasSubstr("config.json: expected a regular file"));
 }
 
 TEST(Errors, ReaderThatLeavesEndsTheProgramQuietly) {
