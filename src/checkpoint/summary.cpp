@@ -1,5 +1,6 @@
 #include "checkpoint/summary.h"
 
+#include "base/error.h"
 #include "base/mapped_file.h"
 
 #include <fmt/format.h>
