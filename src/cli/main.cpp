@@ -197,23 +197,13 @@ Exit codes: 0; 1 for an error; 2 for a wrong command line; 130 if Ctrl-C stopped
         ->group("Input");
     command.add_option("--tools", a.tools_file, "JSON array of tools that the model may call")->type_name("FILE")->group("Input");
 
-    const char* from_model = "the model's";
-    command.add_option("--temp", a.temperature, "Temperature; 0 takes the likeliest token")
-        ->type_name("T")
-        ->default_str(from_model)
-        ->group("Sampling");
-    command.add_option("--top-k", a.top_k, "Only the K likeliest tokens; 0: all")
-        ->type_name("K")
-        ->default_str(from_model)
-        ->group("Sampling");
-    command.add_option("--top-p", a.top_p, "Only the likeliest tokens that make up P")
-        ->type_name("P")
-        ->default_str(from_model)
-        ->group("Sampling");
-    command.add_option("--min-p", a.min_p, "Only tokens at least P times as likely as the likeliest")
-        ->type_name("P")
-        ->default_str(from_model)
-        ->group("Sampling");
+    const auto add_sampling = [&command](const char* name, auto& value, const char* type, const char* help) {
+      command.add_option(name, value, help)->type_name(type)->default_str("the model's")->group("Sampling");
+    };
+    add_sampling("--temp", a.temperature, "T", "Temperature; 0 takes the likeliest token");
+    add_sampling("--top-k", a.top_k, "K", "Only the K likeliest tokens; 0: all");
+    add_sampling("--top-p", a.top_p, "P", "Only the likeliest tokens that make up P");
+    add_sampling("--min-p", a.min_p, "P", "Only tokens at least P times as likely as the likeliest");
     command.add_option("--seed", a.seed, "Same seed, same text")
         ->type_name("N")
         ->default_str("random")

@@ -78,7 +78,11 @@ GenerationOptions with_saved_settings(const GenerationOptions& options, const nl
     keys.refuse("stop", "a list of texts");
   }
   stop->get_to(result.stop);
-  check(result);
+  try {
+    check(result);
+  } catch (const Error& error) {
+    fail("{}: {}", keys.where(), error.what());
+  }
   return result;
 }
 

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/mapped_file.h"
+#include "support/golden.h"
 
 namespace calandra {
 namespace {
@@ -43,13 +44,8 @@ void expect_text(const ChatRequest& chat, const std::string& expected) {
   for (const ChatTemplate& format : ling_templates()) EXPECT_EQ(format.render(chat).text, expected) << format.where();
 }
 
-std::string error_of(const ChatRequest& chat) {
-  try {
-    ChatTemplate::built_in().render(chat);
-    return "";
-  } catch (const Error& error) {
-    return error.what();
-  }
+std::string request_error(const ChatRequest& chat) {
+  return error_of([&] { ChatTemplate::built_in().render(chat); });
 }
 
 constexpr const char* kOnHeader = "<role>SYSTEM</role>detailed thinking on<|role_end|>";
@@ -190,7 +186,7 @@ TEST(ChatTemplate, ContinuesTheLastMessage) {
   chat.messages.back() = assistant("");
   expect_text(chat, before + kOnPrompt);
   chat.messages = Json::array({user("Hi")});
-  EXPECT_THAT(error_of(chat), HasSubstr("the last one must be the assistant's"));
+  EXPECT_THAT(request_error(chat), HasSubstr("the last one must be the assistant's"));
 }
 
 TEST(ChatTemplate, ContentPartsAreJoinedAndOtherPartsRefused) {
@@ -198,23 +194,23 @@ TEST(ChatTemplate, ContentPartsAreJoinedAndOtherPartsRefused) {
       request({{{"role", "user"}, {"content", {{{"type", "text"}, {"text", "a"}}, {{"type", "text"}, {"text", "b"}}}}}});
   expect_text(chat, std::string(kOnHeader) + "<role>HUMAN</role>a\nb<|role_end|>" + kOnPrompt);
   chat.messages[0]["content"][1] = {{"type", "image_url"}, {"image_url", "x"}};
-  EXPECT_THAT(error_of(chat), HasSubstr("messages[0].content[1]: found \"image_url\""));
+  EXPECT_THAT(request_error(chat), HasSubstr("messages[0].content[1]: found \"image_url\""));
 }
 
 TEST(ChatTemplate, BadRequestsAreNamed) {
   ChatRequest chat;
   chat.messages = Json::object();
-  EXPECT_THAT(error_of(chat), HasSubstr("messages: expected an array"));
-  EXPECT_THAT(error_of(request({1})), HasSubstr("messages[0]: expected an object"));
-  EXPECT_THAT(error_of(request({{{"content", "x"}}})), HasSubstr("messages[0].role"));
-  EXPECT_THAT(error_of(request({{{"role", "user"}, {"content", 5}}})), HasSubstr("messages[0].content"));
-  EXPECT_THAT(error_of(request({{{"role", "assistant"}, {"tool_calls", Json::array({tool_call("f", "{broken")})}}})),
+  EXPECT_THAT(request_error(chat), HasSubstr("messages: expected an array"));
+  EXPECT_THAT(request_error(request({1})), HasSubstr("messages[0]: expected an object"));
+  EXPECT_THAT(request_error(request({{{"content", "x"}}})), HasSubstr("messages[0].role"));
+  EXPECT_THAT(request_error(request({{{"role", "user"}, {"content", 5}}})), HasSubstr("messages[0].content"));
+  EXPECT_THAT(request_error(request({{{"role", "assistant"}, {"tool_calls", Json::array({tool_call("f", "{broken")})}}})),
               HasSubstr("messages[0].tool_calls[0].arguments: not JSON: line 1"));
-  EXPECT_THAT(error_of(request({{{"role", "assistant"}, {"tool_calls", Json::array({tool_call("f", "[1]")})}}})),
+  EXPECT_THAT(request_error(request({{{"role", "assistant"}, {"tool_calls", Json::array({tool_call("f", "[1]")})}}})),
               HasSubstr("messages[0].tool_calls[0].arguments: expected a JSON object"));
   chat = request({user("x")});
   chat.tools = Json::array({1});
-  EXPECT_THAT(error_of(chat), HasSubstr("tools[0]"));
+  EXPECT_THAT(request_error(chat), HasSubstr("tools[0]"));
 }
 
 // As apply_chat_template of Hugging Face calls a template.

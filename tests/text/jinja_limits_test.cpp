@@ -19,7 +19,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using testing::HasSubstr;
 
-std::string error_of(const std::string& source, const Json& context = Json::object(), const JinjaOptions& options = {}) {
+std::string limit_error(const std::string& source, const Json& context = Json::object(), const JinjaOptions& options = {}) {
   try {
     return "no error, but " + JinjaTemplate::parse(source, "t").render(context, options).substr(0, 80);
   } catch (const Error& error) {
@@ -42,7 +42,7 @@ const std::string kTuples = "{% set ns = namespace(l=()) %}{% for i in range(40)
 void expect_stopped(const std::string& source, const JinjaOptions& options) {
   const std::clock_t start = std::clock();
   const long before = peak_kilobytes();
-  EXPECT_THAT(error_of(source, Json::object(), options),
+  EXPECT_THAT(limit_error(source, Json::object(), options),
               testing::AnyOf(HasSubstr("too much work"), HasSubstr("unhashable"), HasSubstr("exactly one")))
       << source;
   // Some seconds and 0.4 GB at most here; the bounds leave room for sanitizers and other load.
@@ -117,7 +117,7 @@ TEST(Jinja, KeysThatAreEqualAreOneKeyHoweverManyThereAre) {
                                    "t")
                   .render(Json::object()),
               "3cefFalseFalse");
-    EXPECT_THAT(error_of("{{ {[]: 1} }}"), HasSubstr("unhashable type: 'list'"));
+    EXPECT_THAT(limit_error("{{ {[]: 1} }}"), HasSubstr("unhashable type: 'list'"));
   }
 }
 
@@ -130,7 +130,7 @@ TEST(Jinja, ContextThatIsNestedTooDeepIsRefused) {
   }
   Json context = Json::object();
   context["x"] = std::move(deep);
-  EXPECT_THAT(error_of("{{ 1 }}", context), HasSubstr("t: the context: nested deeper than 500"));
+  EXPECT_THAT(limit_error("{{ 1 }}", context), HasSubstr("t: the context: nested deeper than 500"));
   EXPECT_THROW(jinja::Value::from_json(context), Error);
 }
 
@@ -145,7 +145,7 @@ TEST(Jinja, IntegersBeyond64BitsKeepTheirDigits) {
   EXPECT_EQ(render("{{ -12345678901234567890123 }} {{ [-x, x | abs] }} {{ '12345678901234567890123' | int }}",
                    R"({"x": 12345678901234567890})"),
             "-12345678901234567890123 [-12345678901234567890, 12345678901234567890] 12345678901234567890123");
-  EXPECT_THAT(error_of("{{ 18446744073709551615 + 1 }}"), HasSubstr("integer overflow"));
+  EXPECT_THAT(limit_error("{{ 18446744073709551615 + 1 }}"), HasSubstr("integer overflow"));
 }
 
 }  // namespace

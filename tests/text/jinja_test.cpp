@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/mapped_file.h"
+#include "support/golden.h"
 
 namespace calandra {
 namespace {
@@ -39,12 +40,7 @@ std::string render(const std::string& source, const Json& context = Json::object
 
 /// The message of the error; empty if there is none.
 std::string render_error(const std::string& source, const Json& context = Json::object(), const JinjaOptions& options = {}) {
-  try {
-    render(source, context, options);
-    return "";
-  } catch (const Error& error) {
-    return error.what();
-  }
+  return error_of([&] { render(source, context, options); });
 }
 
 TEST(Jinja, RendersWhatPythonRenders) {

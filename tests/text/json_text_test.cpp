@@ -6,7 +6,7 @@
 #include <ctime>
 #include <nlohmann/json.hpp>
 
-#include "base/error.h"
+#include "support/golden.h"
 #include "text/argument_types.h"
 #include "text/chat_template.h"
 
@@ -17,16 +17,6 @@ using Json = nlohmann::ordered_json;
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::StartsWith;
-
-template <class Do>
-std::string error_of(Do&& run) {
-  try {
-    run();
-    return "";
-  } catch (const Error& error) {
-    return error.what();
-  }
-}
 
 std::string brackets(int depth, const std::string& open = "[", const std::string& close = "]") {
   std::string text;

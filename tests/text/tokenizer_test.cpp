@@ -1,6 +1,7 @@
 #include "text/tokenizer.h"
 
 #include "base/error.h"
+#include "support/golden.h"
 #include "text/detokenizer.h"
 #include "text/tokenizer_cases.h"
 #include "text/unicode.h"
@@ -41,12 +42,7 @@ Json changed(const Json& changes) {
 Tokenizer parse(const Json& file) { return Tokenizer::parse(file.dump(), "tokenizer.json"); }
 
 std::string load_error(std::string_view json) {
-  try {
-    Tokenizer::parse(json, "tokenizer.json");
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
+  return error_of([&] { Tokenizer::parse(json, "tokenizer.json"); });
 }
 
 std::string load_error_of_changed(std::string_view changes) { return load_error(changed(Json::parse(changes)).dump()); }
