@@ -54,6 +54,15 @@ class TestModel {
     return std::make_unique<MemoryPool>(layout_, sequences * (layout_.sequence_blocks(tokens) + 2), FreedMemory::Poisoned);
   }
 
+  /// Embeddings of these tokens. [tokens, h]
+  std::vector<float> embedded(std::span<const std::int32_t> tokens) const {
+    const auto width = static_cast<std::size_t>(config().hidden);
+    std::vector<float> values(tokens.size() * width);
+    for (std::size_t t = 0; t < tokens.size(); ++t)
+      kernels().decode_row(checkpoint_.weights().embedding, tokens[t], std::span(values).subspan(t * width, width));
+    return values;
+  }
+
   std::vector<float> logits(ConstRows hidden) {
     std::vector<float> values(static_cast<std::size_t>(hidden.rows * config().vocab));
     pass_.head(hidden, {values.data(), hidden.rows, config().vocab, config().vocab});
