@@ -71,7 +71,8 @@ step_tsan() {
   (cd "$root/build/tsan" && setarch -R ctest --output-on-failure --timeout 3600 -j "$jobs" -R '^(base|model|engine)$')
 }
 
-# The corpus is copied: what a run finds stays in build/fuzz/corpus until someone keeps it.
+# The corpus is copied: what a run finds stays in build/fuzz/corpus until someone keeps it. (xargs puts no {} into the name
+# of the command itself, so that name is an argument of env.)
 step_fuzz() {
   local build=$root/build/fuzz name
   configure "$build" "${clang_options[@]}" -DCALANDRA_UNITY=ON -DCALANDRA_FUZZ=ON
@@ -80,7 +81,7 @@ step_fuzz() {
     mkdir -p "$build/corpus/$name"
     cp -n "$root/fuzz/corpus/$name"/* "$build/corpus/$name/"
     printf '%s\0' "$name"
-  done | xargs -0 -P "$jobs" -I{} "$build/fuzz/fuzz_{}" -max_total_time="${CALANDRA_FUZZ_SECONDS:-60}" -timeout=10 \
+  done | xargs -0 -P "$jobs" -I{} env "$build/fuzz/fuzz_{}" -max_total_time="${CALANDRA_FUZZ_SECONDS:-60}" -timeout=10 \
     -rss_limit_mb=2048 -max_len=65536 -print_final_stats=1 -artifact_prefix="$build/{}-" "$build/corpus/{}"
 }
 
