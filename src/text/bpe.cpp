@@ -7,7 +7,8 @@ namespace calandra {
 namespace {
 
 constexpr std::uint32_t kEnd = UINT32_MAX;
-constexpr std::size_t kMaxShortPiece = 32;  // up to here a scan for the lowest rank is faster than a heap
+constexpr std::size_t kPresentBitsPerSlot = 8;  // of 16 to 32 bits a merge, 3 to 6 % answer wrongly that there may be one
+constexpr std::size_t kMaxShortPiece = 32;      // up to here a scan for the lowest rank is faster than a heap
 
 }  // namespace
 
@@ -16,11 +17,15 @@ MergeTable::MergeTable(std::size_t num_merges) {
   slots_.assign(num_slots, {kEmpty, kNone});
   mask_ = num_slots - 1;
   shift_ = 64 - std::countr_zero(num_slots);
+  const std::size_t num_bits = num_slots * kPresentBitsPerSlot;
+  present_.assign(num_bits / 64, 0);
+  present_shift_ = 64 - std::countr_zero(num_bits);
 }
 
 void MergeTable::insert(std::int32_t left, std::int32_t right, std::uint32_t rank) {
-  const std::uint64_t key = key_of(left, right);
-  std::size_t i = slot_of(key);
+  const std::uint64_t key = key_of(left, right), hash = hash_of(key);
+  present_[hash >> present_shift_ >> 6] |= std::uint64_t{1} << (hash >> present_shift_ & 63);
+  std::size_t i = hash >> shift_;
   while (slots_[i].key != kEmpty && slots_[i].key != key) i = (i + 1) & mask_;
   slots_[i] = {key, rank};
 }

@@ -11,7 +11,8 @@
 
 namespace calandra {
 
-/// Maps a pair of token ids to the rank of its merge: a flat table with linear probing, at most half full.
+/// Maps a pair of token ids to the rank of its merge: a flat table with linear probing, at most half full. Most questions are
+/// about pairs that have none, and the table of a large vocabulary outgrows the near caches: a bitmap answers most of those.
 class MergeTable {
  public:
   static constexpr std::uint32_t kNone = UINT32_MAX;
@@ -20,8 +21,9 @@ class MergeTable {
   void insert(std::int32_t left, std::int32_t right, std::uint32_t rank);  // the last rank of a pair stands
 
   std::uint32_t rank(std::int32_t left, std::int32_t right) const {
-    const std::uint64_t key = key_of(left, right);
-    for (std::size_t i = slot_of(key);; i = (i + 1) & mask_) {
+    const std::uint64_t key = key_of(left, right), hash = hash_of(key);
+    if ((present_[hash >> present_shift_ >> 6] >> (hash >> present_shift_ & 63) & 1) == 0) return kNone;
+    for (std::size_t i = hash >> shift_;; i = (i + 1) & mask_) {
       if (slots_[i].key == key) return slots_[i].rank;
       if (slots_[i].key == kEmpty) return kNone;
     }
@@ -37,11 +39,13 @@ class MergeTable {
   static std::uint64_t key_of(std::int32_t left, std::int32_t right) {
     return std::uint64_t{static_cast<std::uint32_t>(left)} << 32 | static_cast<std::uint32_t>(right);
   }
-  std::size_t slot_of(std::uint64_t key) const { return static_cast<std::size_t>(key * 0x9E3779B97F4A7C15u >> shift_); }
+  static std::uint64_t hash_of(std::uint64_t key) { return key * 0x9E3779B97F4A7C15u; }
 
   std::vector<Slot> slots_;
   std::size_t mask_;
   int shift_;
+  std::vector<std::uint64_t> present_;  // a bit by the leading bits of the hash: whether any key has them
+  int present_shift_;
 };
 
 class Bpe {

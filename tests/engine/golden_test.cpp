@@ -1,6 +1,7 @@
 // Whole runs against the float64 reference: every tensor of golden.safetensors (tools/reference/README.md says what each is).
 
 #include "support/golden.h"
+#include "engine/session.h"
 #include "engine/trace.h"
 
 #include <gtest/gtest.h>
@@ -170,6 +171,26 @@ TEST_P(Golden, Fp8ActivationsAreNoWorseThanTheirMeasuredLevel) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Variants, Golden, testing::ValuesIn(golden_variants()), [](const auto& test) { return test.param; });
+
+/// 32,768 tokens take minutes: the long form has them all.
+TEST(GoldenDrift, ErrorsDoNotGrowAlongASequence) {
+  const auto golden = GoldenTensors::load(golden_path("drift.safetensors"));
+  const auto ids = golden.ints("input_ids"), lengths = golden.ints("lengths");
+  const std::vector<std::int32_t> tokens(ids.begin(), ids.end());
+  const auto expected = golden.floats("logits");
+  ModelOptions options;
+  options.activations = Activations::Fp32;
+  Model model(source_path("models/austen-5m").string(), options);
+  Session session(model);
+  const auto vocab = static_cast<std::size_t>(model.config().vocab);
+  for (std::size_t n = 0; n < lengths.size(); ++n) {
+    const auto length = static_cast<std::size_t>(lengths[n]);
+    if (length > 4096 && !long_tests()) break;
+    const auto logits = session.logits(std::span(tokens).first(length));
+    printf("%zu %g\n", length, relative_rms_error(logits, std::span(expected).subspan(n * vocab, vocab)));
+    expect_close(logits, std::span(expected).subspan(n * vocab, vocab), kFp32Limit, fmt::format("after {} tokens", length));
+  }
+}
 
 }  // namespace
 }  // namespace calandra
