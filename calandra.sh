@@ -2,10 +2,10 @@
 # The one entrance: ./calandra.sh help
 set -euo pipefail
 
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
 release=$root/build/release
 binary=$release/bin/calandra
-jobs=$(nproc)
+jobs=${CALANDRA_JOBS:-$(nproc)}
 
 usage() {
   cat <<'END'
@@ -13,11 +13,11 @@ usage() {
 ./calandra.sh run -p "TEXT"           print a completion and exit
 ./calandra.sh test                    build and run all tests
 ./calandra.sh check [STEP...]         everything that must pass before a change is finished; help check lists the steps
-./calandra.sh help [check]            this text
+./calandra.sh help [COMMAND]          this text, or about one command
 ./calandra.sh COMMAND ...             any other command of the binary, for example: inspect MODEL
 
 Packages are installed when one is missing (Debian 12; as root or through sudo; the list is packages.txt).
-CALANDRA_PACKAGES=skip leaves them alone. Builds go to build/.
+CALANDRA_PACKAGES=skip leaves them alone. Builds go to build/, with as many jobs as there are cores, or CALANDRA_JOBS.
 END
 }
 
@@ -29,6 +29,7 @@ die() { say "calandra.sh: $*"; exit 1; }
 # Prints the packages of the groups up to $1 (build, test, check), in the order of packages.txt.
 packages_upto() {
   local line group=""
+  [[ -r $root/packages.txt ]] || die "$root/packages.txt cannot be read"
   while read -r line; do
     case $line in
       "" | "#"*) ;;
@@ -43,8 +44,10 @@ packages_upto() {
 
 missing_packages() {
   local wanted
-  mapfile -t wanted < <(packages_upto "$1")
-  dpkg-query --show --showformat '${db:Status-Status} ${Package}\n' "${wanted[@]}" 2>/dev/null |
+  wanted=$(packages_upto "$1") || exit
+  mapfile -t wanted < <(printf '%s\n' "$wanted")
+  # dpkg-query fails when it has never heard of one of them.
+  { dpkg-query --show --showformat '${db:Status-Status} ${Package}\n' "${wanted[@]}" 2>/dev/null || true; } |
     awk '$1 == "installed" { print $2 }' | sort -u | comm -13 - <(printf '%s\n' "${wanted[@]}" | sort -u)
 }
 
@@ -63,7 +66,8 @@ install_packages() {
     die "no apt on this system: install the equivalents of $(packages_upto "$1" | paste -sd' '), then set CALANDRA_PACKAGES=skip"
   fi
   local missing
-  mapfile -t missing < <(missing_packages "$1")
+  missing=$(missing_packages "$1") || exit
+  mapfile -t missing < <(printf '%s' "$missing")
   [[ ${#missing[@]} -gt 0 ]] || return 0
   if [[ $(id -u) != 0 ]] && ! command -v sudo >/dev/null; then
     die "neither root nor sudo: these packages are missing: ${missing[*]}"
@@ -152,21 +156,28 @@ case ${1:-help} in
     build_binary
     exec "$binary" "$@"
     ;;
-  test) run_tests ;;
+  test)
+    [[ $# == 1 ]] || die "test: found '$2', expected nothing after it; ctest --test-dir build/release -R NAME runs some tests"
+    run_tests
+    ;;
   check)
     shift
     # shellcheck source=tools/check.sh
     source "$root/tools/check.sh"
-    check_main "$@"
+    case ${1:-} in
+      -h | --help) check_usage ;;
+      *) check_main "$@" ;;
+    esac
     ;;
   help | -h | --help)
-    if [[ ${2:-} == check ]]; then
-      # shellcheck source=tools/check.sh
-      source "$root/tools/check.sh"
-      check_usage
-    else
-      usage
-    fi
+    case ${2:-} in
+      "" | test) usage ;;
+      check) exec "$0" check --help ;;
+      *)
+        build_binary
+        exec "$binary" help "$2"
+        ;;
+    esac
     ;;
   *)
     build_binary

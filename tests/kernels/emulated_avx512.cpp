@@ -6,8 +6,6 @@
 #if __has_include(<simde/x86/avx512.h>)
 
 #define SIMDE_ENABLE_NATIVE_ALIASES
-// Vectors wider than the baseline's registers pass between functions of this file alone.
-#pragma GCC diagnostic ignored "-Wpsabi"
 #if defined(__clang__)
 #pragma clang diagnostic ignored "-Wpass-failed"  // the emulation asks to vectorise loops that are not
 #endif
