@@ -30,7 +30,12 @@ MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
   if (file.fd < 0) fail("{}: cannot open: {}", path.string(), std::strerror(errno));
   struct stat status {};
   if (::fstat(file.fd, &status) != 0) fail("{}: cannot stat: {}", path.string(), std::strerror(errno));
-  if (!S_ISREG(status.st_mode)) fail("{}: expected a regular file", path.string());
+  if (!S_ISREG(status.st_mode)) {
+    fail("{}: found a {}, expected a file", path.string(),
+         S_ISDIR(status.st_mode)    ? "folder"
+         : S_ISFIFO(status.st_mode) ? "pipe"
+                                    : "device");
+  }
   size_ = static_cast<std::size_t>(status.st_size);
   if (size_ == 0) return;  // an empty range cannot be mapped
   void* address = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.fd, 0);
@@ -50,6 +55,17 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
   return *this;
+}
+
+bool is_there(const std::filesystem::path& path) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const fs::file_status own = fs::symlink_status(path, error);
+  if (own.type() == fs::file_type::not_found) return false;
+  if (own.type() == fs::file_type::none) fail("{}: cannot look for it: {}", path.string(), error.message());
+  if (own.type() != fs::file_type::symlink || fs::exists(path, error)) return true;
+  fail("{}: a link to {}, which {}", path.string(), fs::read_symlink(path, error).string(),
+       error ? "leads nowhere" : "is not there");
 }
 
 std::string read_text_file(const std::filesystem::path& path, std::size_t limit_bytes) {

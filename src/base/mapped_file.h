@@ -27,6 +27,10 @@ class MappedFile {
   std::size_t size_ = 0;
 };
 
+/// Whether something has that name. Throws Error that names it where that cannot be told, and for a symbolic link to nothing:
+/// half a download, and no reason to do without the file.
+bool is_there(const std::filesystem::path& path);
+
 /// Whole content of a small text file. Throws Error that names the path, also if it is larger than `limit_bytes`.
 std::string read_text_file(const std::filesystem::path& path, std::size_t limit_bytes = std::size_t{1} << 30);
 

@@ -3,6 +3,7 @@
 #include "base/error.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -14,10 +15,11 @@ namespace calandra {
 
 namespace {
 
-/// `path` without symbolic links, so that a link is not replaced by a file.
+/// `path`, absolute and without symbolic links, so that a link is not replaced by a file.
 std::filesystem::path place_of(const std::filesystem::path& path) {
+  if (path.empty()) fail("found an empty file name, expected where to write");
   std::error_code error;
-  const std::filesystem::path place = std::filesystem::weakly_canonical(path, error);
+  const std::filesystem::path place = std::filesystem::weakly_canonical(std::filesystem::absolute(path, error), error);
   if (error) fail("{}: cannot create: {}", path.string(), error.message());
   if (std::filesystem::exists(place, error) && !std::filesystem::is_regular_file(place, error)) {
     fail("{}: cannot be replaced: found no regular file, expected one or none", path.string());
@@ -36,9 +38,11 @@ void sync_folder(const std::filesystem::path& folder) {
 }  // namespace
 
 NewFile::NewFile(const std::filesystem::path& path)
-    : path_(place_of(path)), partial_(path_.string() + fmt::format(".{}.partial", ::getpid())) {
+    : path_(path), place_(place_of(path)), partial_(place_.string() + fmt::format(".{}.partial", ::getpid())) {
   fd_ = ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (fd_ < 0) fail("{}: cannot create: {}", partial_.string(), std::strerror(errno));
+  if (fd_ < 0) fail("{}: cannot create: {}", path_.string(), std::strerror(errno));
+  struct stat old {};  // what it replaces may have been closed to others
+  if (::stat(place_.c_str(), &old) == 0) ::fchmod(fd_, old.st_mode & 0777);
 }
 
 NewFile::~NewFile() {
@@ -48,10 +52,14 @@ NewFile::~NewFile() {
 }
 
 NewFile::NewFile(NewFile&& other) noexcept
-    : path_(std::move(other.path_)), partial_(std::move(other.partial_)), fd_(std::exchange(other.fd_, -1)) {}
+    : path_(std::move(other.path_)),
+      place_(std::move(other.place_)),
+      partial_(std::move(other.partial_)),
+      fd_(std::exchange(other.fd_, -1)) {}
 
 NewFile& NewFile::operator=(NewFile&& other) noexcept {
   std::swap(path_, other.path_);
+  std::swap(place_, other.place_);
   std::swap(partial_, other.partial_);
   std::swap(fd_, other.fd_);
   return *this;
@@ -74,12 +82,12 @@ void NewFile::extend_to(std::int64_t size_bytes) {
 
 void NewFile::commit() {
   if (::fsync(fd_) != 0) fail("{}: cannot sync: {}", path_.string(), std::strerror(errno));
-  if (::rename(partial_.c_str(), path_.c_str()) != 0) {
+  if (::rename(partial_.c_str(), place_.c_str()) != 0) {
     fail("{}: cannot rename {}: {}", path_.string(), partial_.string(), std::strerror(errno));
   }
   const int fd = std::exchange(fd_, -1);
   if (::close(fd) != 0) fail("{}: cannot close: {}", path_.string(), std::strerror(errno));
-  sync_folder(path_.parent_path());
+  sync_folder(place_.parent_path());
 }
 
 void write_text_file(const std::filesystem::path& path, std::string_view text) {

@@ -30,8 +30,9 @@ class NewFile {
   void commit();
 
  private:
-  std::filesystem::path path_;
-  std::filesystem::path partial_;
+  std::filesystem::path path_;     // as asked for, to be named
+  std::filesystem::path place_;    // absolute, links resolved
+  std::filesystem::path partial_;  // beside the place, until commit()
   int fd_ = -1;
 };
 

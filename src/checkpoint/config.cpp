@@ -278,7 +278,8 @@ void ignore_vestigial(KeyReader& keys) {
 }
 
 void apply_overrides(const ConfigOverrides& overrides, const std::string& where, Config& config) {
-  const std::int64_t stated = config.context;
+  config.stated_context = config.context;
+  std::string means;
   if (overrides.yarn_factor) {
     if (config.yarn) {
       fail("{}: rope_scaling: found YaRN with factor {}, expected none to add another factor", where, config.yarn->factor);
@@ -288,19 +289,19 @@ void apply_overrides(const ConfigOverrides& overrides, const std::string& where,
     }
     config.yarn.emplace();
     config.yarn->factor = *overrides.yarn_factor;
-    config.yarn->original_context = stated;
+    config.yarn->original_context = config.stated_context;
     config.context = scaled_context(*config.yarn, "rope scaling");
-    config.remarks.push_back(fmt::format("context {} by YaRN factor {} as asked for; the config states {}", config.context,
-                                         config.yarn->factor, stated));
+    means = fmt::format(" by YaRN factor {}", config.yarn->factor);
   }
   if (overrides.context) {
     if (*overrides.context < 1 || *overrides.context > kMaxContext) {
       fail("context: found {}, expected an integer from 1 to {}", *overrides.context, kMaxContext);
     }
-    if (*overrides.context > config.context) {
-      config.remarks.push_back(fmt::format("context {} as asked for; the config allows {}", *overrides.context, config.context));
-    }
     config.context = *overrides.context;
+  }
+  if (config.context > config.stated_context || overrides.yarn_factor) {
+    config.remarks.push_back(
+        fmt::format("context {}{} as asked for; config.json allows {}", config.context, means, config.stated_context));
   }
 }
 

@@ -27,9 +27,10 @@ enum class AttentionGate : std::uint8_t { None, HeadWise, ElementWise };
 struct Config {
   std::int64_t vocab = 0;
   std::int64_t hidden = 0;
-  std::int64_t layers = 0;      // without the MTP layer
-  std::int64_t mtp_layers = 0;  // 0 or 1
-  std::int64_t context = 0;     // max_position_embeddings
+  std::int64_t layers = 0;          // without the MTP layer
+  std::int64_t mtp_layers = 0;      // 0 or 1
+  std::int64_t context = 0;         // tokens a sequence may have
+  std::int64_t stated_context = 0;  // the same by the files alone, without ConfigOverrides
   bool tied_head = false;
   float norm_eps = 1e-6f;
 

@@ -1,6 +1,7 @@
 #include "checkpoint/generation.h"
 
 #include "base/error.h"
+#include "base/mapped_file.h"
 #include "checkpoint/key_reader.h"
 
 #include <algorithm>
@@ -11,7 +12,7 @@ GenerationDefaults parse_generation(const std::string& text, const std::string& 
   const Json json = parse_json_object(text, where);
   KeyReader keys(json, where);
   GenerationDefaults defaults;
-  defaults.temperature = keys.optional_number("temperature", 0, 100).value_or(defaults.temperature);
+  defaults.temperature = keys.optional_number("temperature", 0, kMostTemperature).value_or(defaults.temperature);
   if (!keys.optional_flag("do_sample").value_or(true)) defaults.temperature = 0;
   defaults.top_p = keys.optional_number("top_p", 0, 1).value_or(defaults.top_p);
   if (defaults.top_p == 0) keys.refuse("top_p", "more than 0, at most 1");
@@ -33,8 +34,7 @@ GenerationDefaults parse_generation(const std::string& text, const std::string& 
 
 GenerationDefaults read_generation(const std::filesystem::path& folder, const Config& config) {
   const std::filesystem::path path = folder / "generation_config.json";
-  std::error_code ignored;
-  const std::string text = std::filesystem::exists(path, ignored) ? read_config_text(path) : "{}";
+  const std::string text = is_there(path) ? read_config_text(path) : "{}";
   return parse_generation(text, path.string(), config);
 }
 

@@ -10,9 +10,11 @@
 
 namespace calandra {
 
+inline constexpr double kMostTemperature = 100;  // far beyond any use; larger ones are mistakes
+
 /// generation_config.json, with the fall-backs of config.json.
 struct GenerationDefaults {
-  double temperature = 1.0;  // 0 if do_sample is false
+  double temperature = 1.0;  // up to kMostTemperature; 0 if do_sample is false
   double top_p = 1.0;
   double min_p = 0.0;
   int top_k = 0;                      // 0: off

@@ -48,7 +48,8 @@ Json parse_json_object(const std::string& text, const std::string& where) {
   try {
     value = Json::parse(text, watch);
   } catch (const Json::exception& error) {
-    fail("{}: not JSON: {}", where, printable(error.what()));
+    const std::string_view what = error.what();  // "[json.exception.parse_error.101] parse error at line 1, ..."
+    fail("{}: not JSON: {}", where, printable(what.substr(what.find("] ") == what.npos ? 0 : what.find("] ") + 2)));
   }
   if (!value.is_object()) fail("{}: found {}, expected a JSON object", where, describe(value));
   return value;
@@ -73,7 +74,9 @@ const Json* KeyReader::find(const std::string& key) {
 }
 
 void KeyReader::refuse(const std::string& key, const std::string& expected) const {
-  fail("{}: {}: found {}, expected {}", where_, key, describe(object_.at(key)), expected);
+  const auto found = object_.find(key);
+  if (found == object_.end()) missing(key);
+  fail("{}: {}: found {}, expected {}", where_, key, describe(*found), expected);
 }
 
 void KeyReader::missing(const std::string& key) const { fail("{}: {} is missing", where_, key); }
@@ -129,6 +132,7 @@ std::optional<std::string> KeyReader::optional_text(const std::string& key) {
 }
 
 std::vector<std::int64_t> KeyReader::integers(const std::string& key, std::int64_t least, std::int64_t most) {
+  constexpr std::size_t kMostOfThem = 4096;
   const Json* value = find(key);
   if (value == nullptr) return {};
   std::vector<std::int64_t> numbers;
@@ -138,6 +142,7 @@ std::vector<std::int64_t> KeyReader::integers(const std::string& key, std::int64
     numbers.push_back(*number);
   };
   if (value->is_array()) {
+    if (value->size() > kMostOfThem) refuse(key, fmt::format("at most {} of them", kMostOfThem));
     for (const Json& element : *value) add(element);
   } else {
     add(*value);

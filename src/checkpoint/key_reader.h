@@ -47,7 +47,7 @@ class KeyReader {
   std::optional<double> optional_number(const std::string& key, double least, double most);
   std::optional<bool> optional_flag(const std::string& key);
   std::optional<std::string> optional_text(const std::string& key);
-  /// An integer or a list of integers; empty if absent.
+  /// An integer or a list of at most 4,096; empty if absent.
   std::vector<std::int64_t> integers(const std::string& key, std::int64_t least, std::int64_t most);
 
   /// Absent, or exactly what is implemented.
@@ -57,7 +57,7 @@ class KeyReader {
   /// Keys without a meaning for inference.
   void ignore(std::initializer_list<const char*> keys);
 
-  /// "where: key: found ..., expected ..."
+  /// "where: key: found ..., expected ...", or that it is missing.
   [[noreturn]] void refuse(const std::string& key, const std::string& expected) const;
   [[noreturn]] void missing(const std::string& key) const;
 

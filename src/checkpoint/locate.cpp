@@ -58,7 +58,7 @@ std::filesystem::path snapshot_in(const std::filesystem::path& model, std::vecto
 
 std::filesystem::path locate_checkpoint(const std::string& folder_or_name) {
   if (is_folder(folder_or_name)) return folder_or_name;
-  std::vector<std::string> tried = {folder_or_name};
+  std::vector<std::string> tried;
   const std::size_t slash = folder_or_name.find('/');
   if (slash != std::string::npos) {
     const std::string_view name = folder_or_name;
@@ -71,7 +71,14 @@ std::filesystem::path locate_checkpoint(const std::string& folder_or_name) {
       }
     }
   }
-  fail("{}: no such model; looked for a folder at {}", folder_or_name, fmt::join(tried, ", "));
+  if (folder_or_name.empty()) fail("found an empty name, expected a model's folder or owner/name");
+  std::error_code ignored;
+  if (std::filesystem::exists(folder_or_name, ignored)) {
+    fail("{}: found a file, expected the folder of a model", folder_or_name);
+  }
+  if (tried.empty()) fail("{}: no such folder, and no owner/name of a model", folder_or_name);
+  fail("{}: no such folder, nor in the Hugging Face cache, where {} would be (huggingface-cli download puts it there)",
+       folder_or_name, fmt::join(tried, " or "));
 }
 
 }  // namespace calandra

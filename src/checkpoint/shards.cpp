@@ -24,8 +24,9 @@ struct Index {
 
 /// A file name alone: a shard must lie in the folder.
 void check_shard_name(std::string_view shard, std::string_view tensor, const std::string& where) {
-  const bool plain = !shard.empty() && shard != "." && shard != ".." && shard.find('/') == std::string_view::npos &&
-                     shard.find('\0') == std::string_view::npos;
+  constexpr std::size_t kLongestName = 255;  // what file systems allow
+  const bool plain = !shard.empty() && shard.size() <= kLongestName && shard != "." && shard != ".." &&
+                     shard.find('/') == std::string_view::npos && shard.find('\0') == std::string_view::npos;
   if (!plain) {
     fail("{}: {}: found file \"{}\", expected the name of a file in the same folder", where, printable(tensor), printable(shard));
   }
@@ -82,13 +83,6 @@ void check_against_index(const Index& index, const std::filesystem::path& path, 
     shards.remarks.push_back(
         fmt::format("{} names {} tensors, the files hold {}", kIndexName, index.weight_map.size(), shards.tensors.size()));
   }
-}
-
-bool is_there(const std::filesystem::path& path) {
-  std::error_code error;
-  const bool there = std::filesystem::exists(path, error);
-  if (error) fail("{}: cannot look for it: {}", path.string(), error.message());
-  return there;
 }
 
 }  // namespace

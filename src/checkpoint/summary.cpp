@@ -217,7 +217,7 @@ ModelSummary summarize(const Checkpoint& checkpoint) {
   summary.remarks = checkpoint.config().remarks;
   add_limit_remarks(checkpoint.config(), summary.remarks);
   summary.remarks.insert(summary.remarks.end(), checkpoint.remarks().begin(), checkpoint.remarks().end());
-  if (auto claim = card_remark(checkpoint.folder() / "README.md", checkpoint.config().context))
+  if (auto claim = card_remark(checkpoint.folder() / "README.md", checkpoint.config().stated_context))
     summary.remarks.push_back(*std::move(claim));
   return summary;
 }

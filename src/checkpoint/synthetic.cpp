@@ -136,22 +136,48 @@ class ShardWriter {
   std::vector<std::byte> scales_;  // of the tensor at hand: they follow its data
 };
 
+/// A folder and those above it, where they were missing. Unless keep() is called, they are removed again if they are empty.
+class CreatedFolders {
+ public:
+  explicit CreatedFolders(const fs::path& path) {
+    std::error_code error;
+    if (fs::exists(path, error) && !fs::is_directory(path, error)) {
+      fail("{}: found a file, expected a new or empty folder", path.string());
+    }
+    for (fs::path at = fs::absolute(path, error); !fs::exists(at, error) && at.has_relative_path(); at = at.parent_path()) {
+      if (at.has_filename()) created_.push_back(at);
+    }
+    fs::create_directories(path, error);
+    if (error) fail("{}: cannot be created: {}", path.string(), error.message());
+  }
+  ~CreatedFolders() {
+    std::error_code ignored;
+    for (const fs::path& folder : created_) fs::remove(folder, ignored);
+  }
+  CreatedFolders(const CreatedFolders&) = delete;
+  CreatedFolders& operator=(const CreatedFolders&) = delete;
+
+  void keep() { created_.clear(); }
+
+ private:
+  std::vector<fs::path> created_;  // deepest first
+};
+
 /// The folder being filled. Unless complete() is called, what was written is removed again.
 class NewFolder {
  public:
-  explicit NewFolder(const fs::path& path) : path_(path) {
+  explicit NewFolder(const fs::path& path) : path_(path), created_(path) {
     std::error_code error;
-    created_ = fs::create_directories(path, error);
-    if (error) fail("{}: cannot be created: {}", path.string(), error.message());
-    const bool empty = fs::is_empty(path, error);
+    const fs::directory_iterator found(path, error);
     if (error) fail("{}: cannot be read: {}", path.string(), error.message());
-    if (!empty) fail("{}: is not empty; a checkpoint is only written to a new or empty folder", path.string());
+    if (found != fs::directory_iterator()) {
+      fail("{}: found {} in it, expected a new or empty folder", path.string(), printable(found->path().filename().string()));
+    }
   }
   ~NewFolder() {
     if (complete_) return;
     std::error_code ignored;
     for (const fs::path& file : files_) fs::remove(file, ignored);
-    if (created_) fs::remove(path_, ignored);
   }
   NewFolder(const NewFolder&) = delete;
   NewFolder& operator=(const NewFolder&) = delete;
@@ -172,11 +198,14 @@ class NewFolder {
 
   void write_text(const std::string& name, std::string_view text) { write_text_file(file(name), text); }
 
-  void complete() { complete_ = true; }
+  void complete() {
+    complete_ = true;
+    created_.keep();
+  }
 
  private:
   fs::path path_;
-  bool created_ = false;
+  CreatedFolders created_;
   bool complete_ = false;
   std::vector<fs::path> files_;
 };

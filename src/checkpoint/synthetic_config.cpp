@@ -142,9 +142,13 @@ std::string listed(const Names& names) {
 std::string_view name_of(LingModel model) { return values_of(model).name; }
 
 LingModel ling_model_of(std::string_view name) {
+  constexpr std::string_view kOwner = "inclusionai/";
+  std::string wanted(name);
+  std::ranges::transform(wanted, wanted.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  if (wanted.starts_with(kOwner)) wanted.erase(0, kOwner.size());
   std::vector<std::string_view> names;
   for (const ModelValues& values : all_models()) {
-    if (values.name == name) return values.model;
+    if (values.name == wanted) return values.model;
     names.push_back(values.name);
   }
   fail("no model is called '{}'; expected one of {}", name, listed(names));

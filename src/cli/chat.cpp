@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <array>
+#include <exception>
 
 namespace calandra {
 namespace {
@@ -39,8 +40,8 @@ class Chat {
         reader_(default_history_file()) {}
 
   int run() {
-    write_out(fmt::format("{}{}{}, {} parameters. /help lists the commands, Ctrl-D leaves.\n", style_.bold,
-                          short_name(model_.checkpoint().folder().string()), style_.reset, short_count(parameters())));
+    write_out(fmt::format("{}{}{}, {} parameters. /help lists the commands, Ctrl-D leaves.\n", style_.bold, model_name(model_),
+                          style_.reset, short_count(parameters())));
     std::string text;
     while (!left_ && read_message(text)) {
       try {
@@ -51,7 +52,7 @@ class Chat {
         } else if (!trim(text).empty()) {
           answer(text);
         }
-      } catch (const Error& error) {
+      } catch (const std::exception& error) {
         write_note(one_line(error.what()) + "\n");  // ends a turn, not the chat
       }
     }
@@ -87,7 +88,7 @@ class Chat {
     for (bool more = true; more; prompt = "... ") {
       std::string line;
       switch (reader_.read(prompt, line)) {
-        case LineReader::Result::End: return false;
+        case LineReader::Result::End: write_out("\n"); return false;
         case LineReader::Result::Interrupted:
           write_out("\n");
           text.clear();
@@ -130,6 +131,12 @@ class Chat {
   void make_answer() {
     InterruptWatch::clear();
     ChatTurn turn = conversation_.next_turn(model_);
+    if (std::ssize(turn.tokens) >= session_.context()) {
+      fail(
+          "the conversation has {} tokens, which leaves no room for an answer in the context of {}: /reset begins another, or "
+          "/save it and start again with a larger --context",
+          with_commas(std::ssize(turn.tokens)), with_commas(session_.context()));
+    }
     AnswerPrinter printer(raw_ ? AnswerPrinter::Show::Raw : AnswerPrinter::Show::Parsed, std::move(turn.parser));
     last_ = generate_and_print(model_, session_, turn.tokens, options_, printer);
     const ParsedOutput answer = printer.finish();
@@ -152,7 +159,10 @@ class Chat {
     const auto command = command_of(text);
     if (command == kCommands.end()) fail("{}: no such command; /help lists them", first_word(text));
     const std::size_t space = text.find_first_of(kBlanks);
-    (this->*command->action)(space == std::string_view::npos ? std::string_view() : trim(text.substr(space + 1)));
+    const std::string_view argument = space == std::string_view::npos ? std::string_view() : trim(text.substr(space + 1));
+    if (command->argument.empty() && !argument.empty())
+      fail("{}: found '{}', expected nothing after it", command->name, argument);
+    (this->*command->action)(argument);
   }
 
   static std::string_view first_word(std::string_view text) { return text.substr(0, text.find_first_of(kBlanks)); }
@@ -207,8 +217,12 @@ class Chat {
   void load(std::string_view argument) {
     if (argument.empty()) fail("/load: expected a file name");
     Conversation loaded;
-    options_ = with_saved_settings(options_, loaded.load(argument), std::string(argument));
+    const Json settings = loaded.load(argument);
+    options_ = with_saved_settings(options_, settings, std::string(argument));
     conversation_ = std::move(loaded);
+    if (const Json& model = settings.value("model", Json()); model.is_string() && model != model_name(model_))
+      write_note(
+          fmt::format("note: saved with the model {}, this is {}\n", one_line(model.get<std::string>()), model_name(model_)));
     write_out(fmt::format("{} messages loaded\n", conversation_.num_messages()));
   }
 

@@ -1,8 +1,8 @@
 #include "cli/conversation.h"
 
 #include "base/error.h"
-#include "base/mapped_file.h"
 #include "base/new_file.h"
+#include "cli/open_model.h"
 #include "engine/generate.h"
 #include "text/json_text.h"
 
@@ -16,7 +16,7 @@ using Json = Conversation::Json;
 
 constexpr const char* kFormat = "calandra chat 1";
 
-Json parse_file(const std::filesystem::path& file) { return parse_json(read_text_file(file), file.string()); }
+Json parse_file(const std::filesystem::path& file) { return parse_json(read_input(file), file.string()); }
 
 bool is_tool(const Json& tool) {
   const auto function = tool.is_object() ? tool.find("function") : tool.end();

@@ -26,7 +26,7 @@ struct Inspected {
   Config config;
   GenerationDefaults generation;
   ModelSummary summary;
-  std::optional<MemoryLayout> layout;
+  MemoryLayout layout;
   std::optional<std::int64_t> tokenizer_tokens;
   std::string template_name;  // a file, or built-in
 };
@@ -63,11 +63,11 @@ void look_at_text_files(Inspected& result) {
   } catch (const Error& error) {
     remarks.push_back(fmt::format("the chat template cannot be used: {}", error.what()));
   }
-  if (!std::filesystem::exists(tokenizer)) {
-    remarks.emplace_back("no tokenizer.json: the model can compute on token ids only");
-    return;
-  }
   try {
+    if (!is_there(tokenizer)) {
+      remarks.emplace_back("no tokenizer.json: the model can compute on token ids only");
+      return;
+    }
     result.tokenizer_tokens = Tokenizer::load(tokenizer).vocab_size();
   } catch (const Error& error) {
     remarks.push_back(fmt::format("the tokenizer cannot be used: {}", error.what()));
@@ -84,11 +84,7 @@ Inspected inspect(const InspectArguments& arguments) {
   result.folder = locate_checkpoint(arguments.model);
   look_at_weights(arguments.overrides, result);
   look_at_text_files(result);
-  try {
-    result.layout = memory_layout(result.config, CacheType::BF16, result.config.mtp_layers > 0);
-  } catch (const Error& error) {
-    result.summary.remarks.emplace_back(error.what());
-  }
+  result.layout = memory_layout(result.config, CacheType::BF16, result.config.mtp_layers > 0);
   return result;
 }
 
@@ -134,12 +130,13 @@ std::string line(std::string_view label, std::string_view text) { return fmt::fo
 
 std::string describe_experts(const Config& c) {
   if (c.experts == 0) return fmt::format("none: every layer has a dense MLP, {} wide", c.dense_width);
-  std::string text = fmt::format("{} of width {}, {} used, from {} of {} groups; ", c.experts, c.expert_width, c.top_k,
-                                 c.kept_groups, c.num_groups);
-  text += c.shared_width > 0 ? fmt::format("shared, {} wide", c.shared_width) : "none shared";
+  std::string text =
+      fmt::format("{}, {} wide; a token uses {}, from {} of {} groups; {}", c.experts, c.expert_width, c.top_k, c.kept_groups,
+                  c.num_groups, c.shared_width > 0 ? fmt::format("and a shared one, {} wide", c.shared_width) : "none is shared");
   if (c.first_moe_layer == 0) return text;
-  return text + fmt::format("; instead a dense MLP, {} wide, in {}", c.dense_width,
-                            c.first_moe_layer == 1 ? "layer 0" : fmt::format("layers 0 to {}", c.first_moe_layer - 1));
+  return text + fmt::format("; {} a dense MLP, {} wide",
+                            c.first_moe_layer == 1 ? "layer 0 has" : fmt::format("layers 0 to {} have", c.first_moe_layer - 1),
+                            c.dense_width);
 }
 
 std::string describe_context(const Config& c) {
@@ -221,7 +218,7 @@ std::string odd(const std::vector<std::string>& remarks) {
 }
 
 std::string as_text(const Inspected& m) {
-  return architecture(m) + "\n" + sizes(m.summary) + "\n" + (m.layout ? memory(*m.layout) : "") + odd(m.summary.remarks);
+  return architecture(m) + "\n" + sizes(m.summary) + "\n" + memory(m.layout) + odd(m.summary.remarks);
 }
 
 Json as_json(const Config& c) {
@@ -272,12 +269,10 @@ Json as_json(const Inspected& m) {
                         {"eos_ids", m.generation.eos_ids}};
   json["tokenizer_tokens"] = m.tokenizer_tokens ? Json(*m.tokenizer_tokens) : Json();
   json["chat_template"] = m.template_name.empty() ? Json() : Json(m.template_name);
-  if (m.layout) {
-    json["memory"] = {{"cache_bytes_per_token", m.layout->cache_bytes_per_token()},
-                      {"mtp_cache_bytes_per_token", m.layout->mtp_cache_bytes_per_token()},
-                      {"state_bytes_per_sequence", m.layout->state_bytes()},
-                      {"tail_bytes_per_sequence", m.layout->tails_bytes()}};
-  }
+  json["memory"] = {{"cache_bytes_per_token", m.layout.cache_bytes_per_token()},
+                    {"mtp_cache_bytes_per_token", m.layout.mtp_cache_bytes_per_token()},
+                    {"state_bytes_per_sequence", m.layout.state_bytes()},
+                    {"tail_bytes_per_sequence", m.layout.tails_bytes()}};
   json.update(to_json(m.summary));
   return json;
 }

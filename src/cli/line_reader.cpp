@@ -17,10 +17,12 @@ namespace calandra {
 namespace {
 
 constexpr int kHistoryEntries = 1000;
+constexpr auto kIllFormed = static_cast<std::size_t>(-1);  // of mbrtowc
 
 /// libedit reads characters through this, so that Ctrl-C ends the wait.
 int read_character(EditLine*, wchar_t* character) {
   std::mbstate_t state{};
+  bool inside = false;  // a character of several bytes
   for (;;) {
     if (!InterruptWatch::wait_for_input()) {
       errno = EINTR;
@@ -29,9 +31,14 @@ int read_character(EditLine*, wchar_t* character) {
     char byte = 0;
     const ssize_t count = ::read(STDIN_FILENO, &byte, 1);
     if (count <= 0) return static_cast<int>(count);
-    const std::size_t used = std::mbrtowc(character, &byte, 1, &state);
+    std::size_t used = std::mbrtowc(character, &byte, 1, &state);
+    if (used == kIllFormed && inside) {  // what came before was a stray beginning: skipped; this byte may begin anew
+      state = {};
+      used = std::mbrtowc(character, &byte, 1, &state);
+    }
     if (used <= 1) return 1;
-    if (used == static_cast<std::size_t>(-1)) state = {};  // a stray byte: skipped
+    inside = used != kIllFormed;
+    if (!inside) state = {};
   }
 }
 
@@ -63,7 +70,10 @@ LineReader::LineReader(std::filesystem::path history_file)
   HistEvent event;
   history(editor_->history, &event, H_SETSIZE, kHistoryEntries);
   history(editor_->history, &event, H_SETUNIQUE, 1);
-  if (!history_file_.empty()) history(editor_->history, &event, H_LOAD, history_file_.c_str());
+  if (!history_file_.empty()) {
+    const int lines = history(editor_->history, &event, H_LOAD, history_file_.c_str());
+    if (lines > 2 * kHistoryEntries) save_history(HistorySave::All);
+  }
   el_set(editor_->line, EL_CLIENTDATA, editor_.get());
   el_set(editor_->line, EL_PROMPT, &Editor::prompt_of);
   el_set(editor_->line, EL_EDITOR, "emacs");
@@ -97,12 +107,22 @@ LineReader::Result LineReader::read(const std::string& prompt, std::string& line
 void LineReader::remember(const std::string& text) {
   HistEvent event;
   history(editor_->history, &event, H_ENTER, text.c_str());
-  if (history_file_.empty()) return;
+  if (!history_file_.empty()) save_history(HistorySave::Last);
+}
+
+/// Appends the last line, so that chats at the same time do not lose each other's; or writes all, which cuts a long file.
+void LineReader::save_history(HistorySave what) {
   std::error_code ignored;
   std::filesystem::create_directories(history_file_.parent_path(), ignored);
   const mode_t mask = ::umask(S_IRWXG | S_IRWXO);  // what a person types is their own business
-  history(editor_->history, &event, H_SAVE, history_file_.c_str());
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(
+      std::fopen(history_file_.c_str(), what == HistorySave::All ? "w" : "a"), &std::fclose);
   ::umask(mask);
+  if (!file) return;
+  std::fseek(file.get(), 0, SEEK_END);  // libedit begins an empty file with its mark
+  HistEvent event;
+  const std::size_t before_the_last = what == HistorySave::All ? std::size_t{kHistoryEntries} : 0;
+  history(editor_->history, &event, H_NSAVE_FP, before_the_last, file.get());
 }
 
 std::filesystem::path default_history_file() {
@@ -110,6 +130,7 @@ std::filesystem::path default_history_file() {
     const char* value = std::getenv(variable);
     return value == nullptr || *value == '\0' ? std::filesystem::path() : std::filesystem::path(value) / path;
   };
+  if (const char* chosen = std::getenv("CALANDRA_HISTORY"); chosen != nullptr) return chosen;
   const std::filesystem::path state = below("XDG_STATE_HOME", "calandra/history");
   return state.empty() ? below("HOME", ".local/state/calandra/history") : state;
 }

@@ -1,6 +1,7 @@
 #pragma once
 // Lines typed by a person, with editing and a history that outlives the program.
 
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -24,12 +25,15 @@ class LineReader {
   void remember(const std::string& text);
 
  private:
+  enum class HistorySave : std::uint8_t { Last, All };
+  void save_history(HistorySave what);
+
   struct Editor;
   std::unique_ptr<Editor> editor_;
   std::filesystem::path history_file_;
 };
 
-/// $XDG_STATE_HOME/calandra/history, or below ~/.local/state; empty if neither variable is set.
+/// $CALANDRA_HISTORY, else $XDG_STATE_HOME/calandra/history or that below ~/.local/state; empty if there is to be none.
 std::filesystem::path default_history_file();
 
 }  // namespace calandra

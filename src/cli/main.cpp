@@ -1,19 +1,25 @@
 // The program `calandra`: reads the command line and runs one command. Nothing else here; commands.h says what there is.
 
+#include "checkpoint/generation.h"
 #include "cli/commands.h"
 #include "cli/terminal.h"
 
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
+#include <cmath>
 #include <csignal>
 #include <exception>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <new>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -32,6 +38,25 @@ double parse_rope_scaling(const std::string& text) {
   if (!named || error != std::errc() || stop != end)
     throw UsageError(fmt::format("--rope-scaling {}: expected yarn:FACTOR, as in yarn:2", text));
   return factor;
+}
+
+/// "4500000000", "4.5GB", "512 MiB": bytes.
+std::int64_t parse_size(const std::string& text) {
+  constexpr std::string_view kPrefixes = "KMGT";
+  double size = 0;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), size);
+  std::string unit;
+  for (const char c : text.substr(static_cast<std::size_t>(stop - text.data())))
+    if (c != ' ') unit += static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  const std::size_t prefix = unit.empty() ? std::string_view::npos : kPrefixes.find(unit[0]);
+  if (prefix != std::string_view::npos) {
+    unit.erase(0, 1);
+    size *= std::pow(unit == "IB" ? 1024 : 1000, prefix + 1);
+    if (unit == "IB") unit = "B";
+  }
+  if (error != std::errc() || !(unit.empty() || unit == "B") || !(size >= 1 && size <= 1e15))
+    throw UsageError(fmt::format("--shard-size {}: expected bytes up to 1,000 TB, as in 4500000000, 4.5GB or 512MiB", text));
+  return static_cast<std::int64_t>(size);
 }
 
 /// What a word that an option takes stands for.
@@ -60,9 +85,33 @@ CLI::Option* add_words(CLI::App& command, const std::string& name, Target& targe
 }
 
 template <class T>
-auto range(T least, T most) {
-  return CLI::Range(least, most).description("");
+struct NumberOf {
+  using Type = T;
+};
+template <class T>
+struct NumberOf<std::optional<T>> {
+  using Type = T;
+};
+
+/// An option that takes a number from `least` to `most`. Nothing is rounded, cut or wrapped.
+template <class Target, class Number = typename NumberOf<Target>::Type>
+CLI::Option* add_number(CLI::App& command, const std::string& name, Target& target, std::type_identity_t<Number> least,
+                        std::type_identity_t<Number> most, const std::string& help) {
+  const std::string shown = name.substr(name.find("--"));  // of "-n,--max-tokens"
+  const auto read = [&target, least, most, shown](const std::string& text) {
+    Number number{};
+    const char* const end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data(), end, number);
+    if (error != std::errc() || stop != end || !(number >= least && number <= most)) {
+      throw UsageError(fmt::format("{} {}: expected {} from {} to {}", shown, text,
+                                   std::is_integral_v<Number> ? "an integer" : "a number", least, most));
+    }
+    target = number;
+  };
+  return command.add_option_function<std::string>(name, read, help)->type_name("N");
 }
+
+constexpr std::int64_t kMostTokens = std::int64_t{1} << 40;  // more than any machine holds
 
 /// "--temp T [the model's]"
 class HelpFormat : public CLI::Formatter {
@@ -101,7 +150,7 @@ class CommandLine {
     app_.require_subcommand(1);
     app_.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
     app_.failure_message([](const CLI::App*, const CLI::Error& error) { return std::string(error.what()); });
-    app_.footer("calandra COMMAND --help lists the options of a command.");
+    app_.footer("calandra COMMAND --help, or calandra help COMMAND, lists the options of a command.");
     add_run();
     add_inspect();
     add_perplexity();
@@ -115,12 +164,15 @@ class CommandLine {
 
   int run(int argc, char** argv) {
     try {
-      app_.parse(argc, argv);
+      app_.parse(arguments_of(argc, argv));
     } catch (const CLI::ParseError& error) {
-      if (error.get_exit_code() == 0) return app_.exit(error);
+      if (dynamic_cast<const CLI::Success*>(&error) != nullptr) {
+        write_out(dynamic_cast<const CLI::CallForVersion*>(&error) != nullptr ? version_text() + "\n" : app_.help());
+        return kExitSuccess;
+      }
       const bool no_command = app_.get_subcommands().empty() && error.get_name() == "RequiredError";
       const std::string what = !no_command ? error.what()
-                               : argc > 1  ? fmt::format("{}: no such command", argv[1])
+                               : argc > 1  ? fmt::format("{}: no such {}", argv[1], argv[1][0] == '-' ? "option" : "command")
                                            : "a command is needed";
       throw UsageError(fmt::format("{} ({} --help)", what, name_of_chosen()));
     } catch (const Error& error) {
@@ -133,6 +185,17 @@ class CommandLine {
   }
 
  private:
+  /// The words after the program's name, the last first as the parser wants them; "help COMMAND" is "COMMAND --help".
+  static std::vector<std::string> arguments_of(int argc, char** argv) {
+    std::vector<std::string> words(argv + 1, argv + argc);
+    if (!words.empty() && words[0] == "help") {
+      words.erase(words.begin());
+      words.insert(words.begin() + (words.empty() ? 0 : 1), "--help");
+    }
+    std::reverse(words.begin(), words.end());
+    return words;
+  }
+
   CLI::App* add(const std::string& name, const std::string& description, std::function<int()> action) {
     CLI::App* command = app_.add_subcommand(name, description);
     command->footer("");  // not the program's
@@ -146,7 +209,8 @@ class CommandLine {
   }
 
   static void add_overrides(CLI::App& command, ConfigOverrides& overrides) {
-    command.add_option("--context", overrides.context, "Tokens of context: less, or by name more than config.json allows")
+    add_number(command, "--context", overrides.context, 1, kMostTokens,
+               "Tokens of context: less, or by name more than config.json allows")
         ->type_name("TOKENS")
         ->group("Model");
     command
@@ -163,10 +227,8 @@ class CommandLine {
     add_words(command, "--activations", model.activations, words, "Precision in which activations enter a product")
         ->default_str("bf16")
         ->group("Model");
-    command.add_option("--threads", model.threads, "Threads to compute with; the answer does not depend on it")
-        ->type_name("N")
+    add_number(command, "--threads", model.threads, 1, 4096, "Threads to compute with; the answer does not depend on it")
         ->default_str("one a core")
-        ->check(range(1, 4096))
         ->group("Model");
     add_overrides(command, model.overrides);
   }
@@ -181,7 +243,11 @@ with the text. With --chat (or --system, --think, --tools) the text is a message
 on a pipe the answer is printed without the reasoning before it. Otherwise a chat begins; /help there lists its commands.
 
 Ctrl-C stops the answer, not the chat. Reasoning is dimmed on a terminal; NO_COLOR is honoured.
-Exit codes: 0; 1 for an error; 2 for a wrong command line; 130 if Ctrl-C stopped the one text.)");
+Lines typed in a chat are kept for its arrow keys in ~/.local/state/calandra/history (or below XDG_STATE_HOME);
+CALANDRA_HISTORY names another file, or none if it is empty.
+Environment: HF_HUB_CACHE, HF_HOME and XDG_CACHE_HOME say where the Hugging Face cache is; CALANDRA_ISA=scalar|avx2|avx512
+chooses the instruction set; NO_COLOR.
+Exit codes: 0; 1 for an error; 2 for a command line that is not understood; 130 if Ctrl-C stopped the one text.)");
     a.model.model = CALANDRA_BUNDLED_MODEL;
     command.add_option("MODEL", a.model.model, kModelHelp)->default_str("the bundled model");
 
@@ -197,20 +263,16 @@ Exit codes: 0; 1 for an error; 2 for a wrong command line; 130 if Ctrl-C stopped
         ->group("Input");
     command.add_option("--tools", a.tools_file, "JSON array of tools that the model may call")->type_name("FILE")->group("Input");
 
-    const auto add_sampling = [&command](const char* name, auto& value, const char* type, const char* help) {
-      command.add_option(name, value, help)->type_name(type)->default_str("the model's")->group("Sampling");
+    const auto add_sampling = [&command]<class T>(const char* name, std::optional<T>& value, T most, const char* help) {
+      return add_number(command, name, value, 0, most, help)->default_str("the model's")->group("Sampling");
     };
-    add_sampling("--temp", a.temperature, "T", "Temperature; 0 takes the likeliest token");
-    add_sampling("--top-k", a.top_k, "K", "Only the K likeliest tokens; 0: all");
-    add_sampling("--top-p", a.top_p, "P", "Only the likeliest tokens that make up P");
-    add_sampling("--min-p", a.min_p, "P", "Only tokens at least P times as likely as the likeliest");
-    command.add_option("--seed", a.seed, "Same seed, same text")
-        ->type_name("N")
-        ->default_str("random")
-        ->check(CLI::Validator([](const std::string& text) { return text.starts_with('-') ? "expected 0 to 2^64 - 1" : ""; }, ""))
-        ->group("Sampling");
+    add_sampling("--temp", a.temperature, kMostTemperature, "Temperature; 0 takes the likeliest token");
+    add_sampling("--top-k", a.top_k, std::numeric_limits<int>::max(), "Only the K likeliest tokens; 0: all");
+    add_sampling("--top-p", a.top_p, 1.0, "Only the likeliest tokens that make up P, above 0 and up to 1");
+    add_sampling("--min-p", a.min_p, 1.0, "Only tokens at least P times as likely as the likeliest, 0 to 1");
+    add_sampling("--seed", a.seed, std::numeric_limits<std::uint64_t>::max(), "Same seed, same text")->default_str("random");
 
-    command.add_option("-n,--max-tokens", a.max_tokens, "Tokens to make at most; 0: what the context holds")
+    add_number(command, "-n,--max-tokens", a.max_tokens, 0, kMostTokens, "Tokens to make at most; 0: what the context holds")
         ->type_name("TOKENS")
         ->default_str(fmt::format("{} for a completion, 0 in a chat", kCompletionTokens))
         ->group("Ending");
@@ -236,7 +298,8 @@ Exit codes: 0; 1 for an error; 2 for a wrong command line; 130 if Ctrl-C stopped
                              [this] { return inspect_command(inspect_); });
     command.footer(
         "Reads config.json, the headers of the tensor files and the small vectors, not the matrices: works on files of any size at once.");
-    command.add_option("MODEL", inspect_.model, kModelHelp)->required();
+    inspect_.model = CALANDRA_BUNDLED_MODEL;
+    command.add_option("MODEL", inspect_.model, kModelHelp)->default_str("the bundled model");
     command.add_flag("--json", inspect_.json, "The same as one JSON object");
     add_overrides(command, inspect_.overrides);
   }
@@ -246,10 +309,9 @@ Exit codes: 0; 1 for an error; 2 for a wrong command line; 130 if Ctrl-C stopped
         *add("perplexity", "Measure how well a model predicts a text", [this] { return perplexity_command(perplexity_); });
     command.add_option("MODEL", perplexity_.model.model, kModelHelp)->required();
     command.add_option("FILE", perplexity_.file, "The text; - is standard input")->required();
-    command.add_option("--window", perplexity_.window, "Tokens seen at a time; windows do not overlap")
+    add_number(command, "--window", perplexity_.window, 2, kMostTokens, "Tokens seen at a time; windows do not overlap")
         ->type_name("TOKENS")
-        ->default_str("the context")
-        ->check(range(std::int64_t{2}, std::int64_t{1} << 40));
+        ->default_str("the context");
     command.add_flag("--json", perplexity_.json, "One JSON object");
     add_model_options(command, perplexity_.model, false);
   }
@@ -264,10 +326,7 @@ Exit codes: 0; 1 for an error; 2 for a wrong command line; 130 if Ctrl-C stopped
     auto* const prompt = command.add_option("-p,--prompt", trace_.prompt, "The prompt as text, without a template")
                              ->type_name("TEXT")
                              ->excludes(ids);
-    command.add_option("--greedy", trace_.greedy, "Tokens to go on with, each the likeliest")
-        ->type_name("N")
-        ->capture_default_str()
-        ->check(range(std::int64_t{0}, std::int64_t{1} << 40));
+    add_number(command, "--greedy", trace_.greedy, 0, kMostTokens, "Tokens to go on with, each the likeliest")->default_str("0");
     command.add_option("--split", trace_.splits, "Positions to cut the prompt at; states are dumped there too")
         ->type_name("70,...")
         ->delimiter(',');
@@ -294,20 +353,21 @@ Exit codes: 0; 1 for an error; 2 for a wrong command line; 130 if Ctrl-C stopped
             "--format", [&o](const std::string& name) { o.format = synthetic_format_of(name); }, "How weights are stored")
         ->type_name("bf16|fp8|fp8-ue8m0|fp4")
         ->default_str("bf16");
-    command.add_option("--layers", o.layers, "Layers, in whole groups")->type_name("N")->default_str("the model's");
-    command.add_option("--experts", o.experts, "Routed experts of a layer, a multiple of 8, at least 16")
-        ->type_name("N")
-        ->default_str("the model's");
-    command.add_option("--vocab", o.vocab, "Tokens of the vocabulary")->type_name("N")->default_str("the model's");
-    command.add_option("--seed", o.seed, "Of the random weights")->type_name("N")->capture_default_str();
-    command.add_option("--shard-size", o.shard_bytes, "Largest tensor file, in bytes or as 5GB")
+    const auto add_size = [&command](const char* name, std::optional<std::int64_t>& value, const char* help) {
+      add_number(command, name, value, 1, kMostTokens, help)->default_str("the model's");
+    };
+    add_size("--layers", o.layers, "Layers, in whole groups");
+    add_size("--experts", o.experts, "Routed experts of a layer, a multiple of 8, at least 16");
+    add_size("--vocab", o.vocab, "Tokens of the vocabulary");
+    add_number(command, "--seed", o.seed, 0, std::numeric_limits<std::uint64_t>::max(), "Of the random weights")
+        ->default_str(std::to_string(o.seed));
+    const auto take_size = [&o](const std::string& text) { o.shard_bytes = parse_size(text); };
+    command
+        .add_option_function<std::string>("--shard-size", take_size,
+                                          "Bytes of tensors in a file at most, but one tensor at least; as in 4.5GB or 512MiB")
         ->type_name("SIZE")
-        ->transform(CLI::AsSizeValue(true).description(""))
         ->default_str("4.5GB");
-    command.add_option("--threads", o.num_threads, "Threads to compute with")
-        ->type_name("N")
-        ->default_str("one a core")
-        ->check(range(1, 4096));
+    add_number(command, "--threads", o.num_threads, 1, 4096, "Threads to compute with")->default_str("one a core");
     command.add_flag("--headers-only", o.headers_only, "Sparse files that take no space: all weights are zero");
     command.add_option("DIR", make_.folder, "The folder to write: a new or an empty one")->required();
   }
@@ -342,6 +402,7 @@ int run_program(int argc, char** argv) {
 }  // namespace calandra
 
 int main(int argc, char** argv) {
+  calandra::prepare_process();
   std::signal(SIGPIPE, SIG_DFL);  // `calandra ... | head -1` ends quietly, even if the parent ignores the signal
   std::signal(SIGXFSZ, SIG_IGN);  // a file at the size limit is an error of write(), not the end of the program
   return calandra::run_program(argc, argv);

@@ -1,11 +1,13 @@
 #include "cli/open_model.h"
 
-#include "base/mapped_file.h"
 #include "cli/terminal.h"
+
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <utility>
 
 namespace calandra {
 namespace {
@@ -22,25 +24,46 @@ std::string read_stream(std::FILE* stream, const std::string& name) {
   return text;
 }
 
+void warn_if_larger_than_memory(std::int64_t weight_bytes) {
+  const std::int64_t memory_bytes = std::int64_t{::sysconf(_SC_PHYS_PAGES)} * ::sysconf(_SC_PAGE_SIZE);
+  if (weight_bytes <= memory_bytes) return;
+  write_note(fmt::format("note: weights of {} on a machine with {} of memory: they are read from disk again and again\n",
+                         short_bytes(weight_bytes), short_bytes(memory_bytes)));
+}
+
 }  // namespace
 
 std::unique_ptr<Model> open_model(const ModelArguments& arguments, bool with_mtp) {
   ProgressBar bar("Loading " + short_name(arguments.model));
   const ModelOptions options{arguments.overrides, arguments.activations, arguments.threads, with_mtp};
-  return std::make_unique<Model>(arguments.model, options,
-                                 [&](std::int64_t done, std::int64_t total) { bar.update(done, total); });
+  bool first = true;
+  auto model = std::make_unique<Model>(arguments.model, options, [&](std::int64_t done, std::int64_t total) {
+    if (std::exchange(first, false)) warn_if_larger_than_memory(total);
+    bar.update(done, total);
+  });
+  bar.clear();
+  const Config& config = model->config();
+  if (config.context > config.stated_context && !arguments.overrides.yarn_factor) {
+    write_note(fmt::format("note: a context of {}, and config.json allows {}: positions beyond it were never trained\n",
+                           with_commas(config.context), with_commas(config.stated_context)));
+  }
+  return model;
 }
 
 std::string short_name(const std::string& folder_or_name) {
   std::filesystem::path path(folder_or_name);
-  if (path.is_relative() && std::distance(path.begin(), path.end()) == 2 && !std::filesystem::exists(path)) return folder_or_name;
+  std::error_code ignored;
+  if (path.is_relative() && std::distance(path.begin(), path.end()) == 2 && !std::filesystem::exists(path, ignored)) {
+    return folder_or_name;
+  }
   if (!path.has_filename()) path = path.parent_path();
   return path.filename().empty() || path.filename() == "." ? folder_or_name : path.filename().string();
 }
 
+std::string model_name(const Model& model) { return short_name(model.checkpoint().folder().string()); }
+
 std::string read_input(const std::filesystem::path& file) {
   if (file == "-") return read_stream(stdin, "standard input");
-  if (!std::filesystem::is_fifo(file)) return read_text_file(file);
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> stream(std::fopen(file.c_str(), "r"), &std::fclose);
   if (!stream) fail("{}: cannot open: {}", file.string(), std::strerror(errno));
   return read_stream(stream.get(), file.string());

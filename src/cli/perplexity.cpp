@@ -2,6 +2,7 @@
 #include "cli/commands.h"
 #include "cli/open_model.h"
 #include "cli/terminal.h"
+#include "text/unicode.h"
 
 #include <nlohmann/json.hpp>
 
@@ -11,6 +12,8 @@ namespace calandra {
 
 int perplexity_command(const PerplexityArguments& arguments) {
   const std::string text = read_input(arguments.file);
+  if (!is_valid_utf8(text))
+    write_note(fmt::format("note: {} is not all UTF-8; U+FFFD stands for stray bytes\n", arguments.file.string()));
   const auto model = open_model(arguments.model);
   const std::vector<std::int32_t> tokens = model->tokenizer().encode(text);
 

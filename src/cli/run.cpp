@@ -18,9 +18,14 @@ using Json = nlohmann::ordered_json;
 
 /// The one text. A file's last line end is not part of it.
 std::string read_text(const RunArguments& arguments) {
-  std::string text = arguments.prompt ? *arguments.prompt : read_input(arguments.prompt_file.value_or("-"));
+  const std::filesystem::path read_from = arguments.prompt_file.value_or("-");
+  std::string text = arguments.prompt ? *arguments.prompt : read_input(read_from);
   if (!arguments.prompt && text.ends_with('\n')) text.pop_back();
-  if (text.empty()) fail("the prompt is empty");
+  if (text.empty()) {
+    fail("{}: found no text, expected a prompt", arguments.prompt   ? "--prompt"
+                                                 : read_from == "-" ? "standard input"
+                                                                    : read_from.string());
+  }
   return text;
 }
 
@@ -52,10 +57,10 @@ Json as_json(std::span<const std::int32_t> prompt, const Generation& made, const
         {"generation_tokens_per_second", made.generation_tokens_per_second()}}}};
 }
 
-/// For those who watch, on standard error.
-void tell(const Generation& made, const GenerationOptions& options, const Model& model, bool verbose) {
-  if (!verbose && !stderr_is_terminal()) return;
+/// For those who watch, on standard error; and for those who would wonder where the text is.
+void tell(const Generation& made, const GenerationOptions& options, const Model& model, bool verbose, bool printed_nothing) {
   const std::string why = ending_line(made);
+  if (!verbose && !stderr_is_terminal() && !(printed_nothing && !why.empty())) return;
   std::string text = fmt::format("[{}{}{}]\n", why, why.empty() ? "" : "; ", speed_line(made));
   if (verbose) text += fmt::format("[{}]\n", settings_line(options, model));
   write_note(text);
@@ -91,7 +96,7 @@ int answer_once(const RunArguments& arguments, Model& model, const std::string& 
     json["settings"] = settings_as_json(options, model);
     write_out(json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
   }
-  tell(made, options, model, arguments.verbose);
+  tell(made, options, model, arguments.verbose, !arguments.json && !arguments.raw && answer.content.empty());
   return made.finish_reason == FinishReason::Cancelled ? kExitInterrupted : kExitSuccess;
 }
 

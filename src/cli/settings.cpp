@@ -1,6 +1,8 @@
 #include "cli/settings.h"
 
+#include "checkpoint/generation.h"
 #include "checkpoint/key_reader.h"
+#include "cli/open_model.h"
 #include "cli/terminal.h"
 
 #include <nlohmann/json.hpp>
@@ -54,6 +56,7 @@ nlohmann::ordered_json settings_as_json(const GenerationOptions& options, const 
           {"max_tokens", options.max_tokens},
           {"stop", options.stop},
           {"stop_ids", options.stop_ids},
+          {"model", model_name(model)},
           {"context", model.config().context},
           {"activations", name_of(model.options().activations)},
           {"threads", model.compute().threads().num_threads()},
@@ -64,7 +67,7 @@ GenerationOptions with_saved_settings(const GenerationOptions& options, const nl
                                       const std::string& where) {
   GenerationOptions result = options;
   KeyReader keys(saved, where + ": settings");
-  result.sampling.temperature = keys.number("temperature", 0, 100);
+  result.sampling.temperature = keys.number("temperature", 0, kMostTemperature);
   result.sampling.top_k = static_cast<int>(keys.integer("top_k", 0, INT32_MAX));
   result.sampling.top_p = keys.number("top_p", 0, 1);
   result.sampling.min_p = keys.number("min_p", 0, 1);

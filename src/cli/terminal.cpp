@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -30,20 +31,47 @@ constexpr char kReset[] = "\x1b[0m";
 volatile std::sig_atomic_t interrupt_pending = 0;
 volatile std::sig_atomic_t second_ends_program = 0;
 volatile std::sig_atomic_t style_in_use = 0;
-struct sigaction before_watch {};
+constexpr std::array kAskedSignals = {SIGINT, SIGTERM, SIGHUP};
+std::array<struct sigaction, kAskedSignals.size()> before_watch;
+bool has_terminal = false;
+termios found_terminal;  // as it was at the start
 int wake_pipe[2] = {-1, -1};
+
+void give_terminal_back() {
+  if (style_in_use != 0) [[maybe_unused]]
+    const auto written = ::write(STDOUT_FILENO, kReset, sizeof(kReset) - 1);
+  if (has_terminal) ::tcsetattr(STDIN_FILENO, TCSANOW, &found_terminal);
+}
+
+extern "C" void on_end(int signal) {
+  give_terminal_back();
+  std::signal(signal, SIG_DFL);
+  std::raise(signal);
+}
 
 extern "C" void on_interrupt(int) {
   const int saved_errno = errno;
   if (interrupt_pending != 0 && second_ends_program != 0) {
-    if (style_in_use != 0) [[maybe_unused]]
-      const auto written = ::write(STDOUT_FILENO, kReset, sizeof(kReset) - 1);
-    std::signal(SIGINT, SIG_DFL);
-    std::raise(SIGINT);
+    on_end(SIGINT);
   }
   interrupt_pending = 1;
   [[maybe_unused]] const auto written = ::write(wake_pipe[1], "", 1);
   errno = saved_errno;
+}
+
+extern "C" void on_bus_error(int) {
+  constexpr std::string_view kMessage =
+      "calandra: a file that is in use was cut off or cannot be read any more (SIGBUS): the program ends\n";
+  give_terminal_back();
+  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, kMessage.data(), kMessage.size());
+  ::_exit(1);
+}
+
+void handle(int signal, void (*handler)(int), struct sigaction* before = nullptr) {
+  struct sigaction action {};
+  action.sa_handler = handler;
+  action.sa_flags = SA_RESTART;
+  ::sigaction(signal, &action, before);
 }
 
 bool is_set(const char* variable) {
@@ -148,17 +176,27 @@ void ProgressBar::clear() {
   shown_ = false;
 }
 
-InterruptWatch::InterruptWatch(Second second) {
+void prepare_process() {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
+    // Or the next file that is opened takes the place of the stream. Writing to this one fails, as it should.
+    if (::fcntl(fd, F_GETFD) < 0) ::open("/dev/null", O_RDONLY);
+  }
+  has_terminal = ::tcgetattr(STDIN_FILENO, &found_terminal) == 0;
+  handle(SIGTERM, on_end);
+  handle(SIGHUP, on_end);
+  handle(SIGBUS, on_bus_error);
+}
+
+InterruptWatch::InterruptWatch(Second second, Ending ending) : num_signals_(ending == Ending::Asked ? kAskedSignals.size() : 1) {
   if (wake_pipe[0] < 0 && ::pipe2(wake_pipe, O_CLOEXEC | O_NONBLOCK) != 0) fail("pipe: {}", std::strerror(errno));
   clear();
   second_ends_program = second == Second::EndsProgram ? 1 : 0;
-  struct sigaction action {};
-  action.sa_handler = on_interrupt;
-  action.sa_flags = SA_RESTART;
-  ::sigaction(SIGINT, &action, &before_watch);
+  for (std::size_t i = 0; i < num_signals_; ++i) handle(kAskedSignals[i], on_interrupt, &before_watch[i]);
 }
 
-InterruptWatch::~InterruptWatch() { ::sigaction(SIGINT, &before_watch, nullptr); }
+InterruptWatch::~InterruptWatch() {
+  for (std::size_t i = 0; i < num_signals_; ++i) ::sigaction(kAskedSignals[i], &before_watch[i], nullptr);
+}
 
 bool InterruptWatch::pending() { return interrupt_pending != 0; }
 

@@ -57,13 +57,19 @@ class ProgressBar {
 /// The same in one line, for messages.
 std::string one_line(std::string_view text);
 
+/// To be called once, first: missing standard streams are replaced, SIGTERM and SIGHUP give the terminal back as it was found,
+/// and a mapped file that was cut off while in use (SIGBUS) ends the program with a message.
+void prepare_process();
+
 /// Ctrl-C as a question to ask, instead of the end of the program. One at a time; the old meaning comes back with the destructor.
 class InterruptWatch {
  public:
   /// What a second Ctrl-C does while nobody has asked about the first.
   enum class Second : std::uint8_t { Ignored, EndsProgram };
+  /// Whether SIGTERM and SIGHUP ask the same question.
+  enum class Ending : std::uint8_t { AsEver, Asked };
 
-  explicit InterruptWatch(Second second);
+  explicit InterruptWatch(Second second, Ending ending = Ending::AsEver);
   ~InterruptWatch();
   InterruptWatch(const InterruptWatch&) = delete;
   InterruptWatch& operator=(const InterruptWatch&) = delete;
@@ -74,6 +80,9 @@ class InterruptWatch {
 
   /// Returns true when standard input has something to read, false when Ctrl-C comes first.
   static bool wait_for_input();
+
+ private:
+  std::size_t num_signals_;
 };
 
 }  // namespace calandra

@@ -1,14 +1,41 @@
 #include "engine/trace.h"
 
+#include "base/new_file.h"
 #include "cli/commands.h"
 #include "cli/open_model.h"
 #include "cli/terminal.h"
 
 #include <fmt/ranges.h>
 
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <vector>
+
 namespace calandra {
 
+namespace {
+
+void warn_of_strange_numbers(const Trace& trace) {
+  std::vector<std::string> strange;
+  for (const auto& [name, tensor] : trace.tensors) {
+    if (tensor.type != ElementType::F32) continue;
+    for (std::size_t at = 0; at < tensor.data.size(); at += sizeof(float)) {
+      float value = 0;
+      std::memcpy(&value, tensor.data.data() + at, sizeof value);
+      if (std::isfinite(value)) continue;
+      strange.push_back(name);
+      break;
+    }
+  }
+  if (!strange.empty())
+    write_note(fmt::format("note: {} tensors hold values that are not finite: {}\n", strange.size(), fmt::join(strange, ", ")));
+}
+
+}  // namespace
+
 int trace_command(const TraceArguments& arguments) {
+  NewFile(arguments.dump);  // fails now rather than after the run
   const auto model = open_model(arguments.model, true);
   TraceOptions options;
   options.ids = arguments.prompt ? model->tokenizer().encode(*arguments.prompt) : arguments.ids;
@@ -16,6 +43,7 @@ int trace_command(const TraceArguments& arguments) {
   options.splits = arguments.splits;
   const Trace trace = run_trace(*model, options);
   write_trace(trace, arguments.dump);
+  warn_of_strange_numbers(trace);
 
   std::string lines =
       fmt::format("{}: {} tensors of {} tokens\n", arguments.dump.string(), trace.tensors.size(), options.ids.size());

@@ -1,6 +1,7 @@
 #include "engine/model.h"
 
 #include "base/error.h"
+#include "base/mapped_file.h"
 
 #include <algorithm>
 
@@ -9,7 +10,7 @@ namespace {
 
 std::optional<Tokenizer> load_tokenizer(const std::filesystem::path& folder) {
   const std::filesystem::path file = folder / "tokenizer.json";
-  if (!std::filesystem::exists(file)) return std::nullopt;
+  if (!is_there(file)) return std::nullopt;
   return Tokenizer::load(file);
 }
 
@@ -43,7 +44,8 @@ const ChatTemplate& Model::chat_template() const {
 }
 
 const Tokenizer& Model::tokenizer() const {
-  if (!tokenizer_) fail("{}: no tokenizer.json; text needs one, token ids do not", checkpoint_.folder().string());
+  if (!tokenizer_)
+    fail("{}: no tokenizer.json, which text needs; `trace --ids` computes on token ids", checkpoint_.folder().string());
   return *tokenizer_;
 }
 

@@ -1,6 +1,7 @@
 #include "engine/sampler.h"
 
 #include "base/error.h"
+#include "checkpoint/generation.h"
 #include "engine/philox.h"
 
 #include <algorithm>
@@ -67,8 +68,8 @@ void keep_nucleus(std::vector<Candidate>& kept, const SamplingOptions& options, 
 }  // namespace
 
 void check(const SamplingOptions& options) {
-  if (!(options.temperature >= 0.0 && options.temperature <= 100.0))
-    fail("temperature {}: expected 0 to 100", options.temperature);
+  if (!(options.temperature >= 0.0 && options.temperature <= kMostTemperature))
+    fail("temperature {}: expected 0 to {}", options.temperature, kMostTemperature);
   if (options.top_k < 0) fail("top_k {}: expected 0 (off) or more", options.top_k);
   if (!(options.top_p > 0.0 && options.top_p <= 1.0)) fail("top_p {}: expected more than 0, at most 1", options.top_p);
   if (!(options.min_p >= 0.0 && options.min_p <= 1.0)) fail("min_p {}: expected 0 to 1", options.min_p);
@@ -80,6 +81,9 @@ std::int32_t sample(std::span<const float> logits, const SamplingOptions& option
     if (std::isnan(logits[i])) fail("logit of token {} after {} tokens is not a number", i, position);
     if (logits[i] > logits[best]) best = i;
   }
+  // -inf means never; the largest cannot be.
+  if (!std::isfinite(logits[best]))
+    fail("logits after {} tokens: found {} as the largest, expected a finite number", position, logits[best]);
   if (options.temperature == 0.0) return static_cast<std::int32_t>(best);
   std::vector<Candidate> kept = top_k_of(logits, options.top_k);
   keep_nucleus(kept, options, logits[best]);

@@ -20,7 +20,8 @@ struct SamplingOptions {
 void check(const SamplingOptions& options);
 
 /// The token that follows `position` tokens. Filters in the order temperature, top_k, top_p (of what top_k left), min_p
-/// (relative to the largest). `sample` counts answers to one prompt. Throws Error if a logit is not a number.
+/// (relative to the largest). `sample` counts answers to one prompt. Throws Error if a logit is not a
+/// number, or the largest is not finite.
 std::int32_t sample(std::span<const float> logits, const SamplingOptions& options, std::int64_t position,
                     std::uint32_t sample = 0);
 

@@ -24,7 +24,7 @@ struct MemoryLayout {
   std::int64_t rope_dim = 0;           // R
   std::int64_t latent_row_values = 0;  // of one MLA layer and token: C + R
 
-  /// The pool's unit: one KDA layer's state of a sequence.
+  /// The pool's unit: one KDA layer's state of a sequence; more where that is smaller than one token's latents of all layers.
   std::int64_t block_bytes = 0;
 
   std::int64_t tail_bytes = 0;       // of one KDA layer
@@ -53,7 +53,6 @@ struct MemoryLayout {
 /// Bytes of one value in the cache.
 constexpr std::int64_t value_bytes(CacheType type) { return type == CacheType::F32 ? 4 : 2; }
 
-/// Throws Error if one token's latents of all layers do not fit a block.
 MemoryLayout memory_layout(const Config& config, CacheType cache_type, bool with_mtp);
 
 }  // namespace calandra

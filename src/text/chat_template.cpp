@@ -118,9 +118,9 @@ ChatTemplate ChatTemplate::from_source(std::string_view source, const std::strin
 ChatTemplate ChatTemplate::load(const std::filesystem::path& folder) {
   ChatTemplate result = built_in();
   const auto file = folder / "chat_template.jinja";
-  if (std::filesystem::exists(file)) result = from_source(read_text_file(file, kMaxTemplateBytes), file.string());
+  if (is_there(file)) result = from_source(read_text_file(file, kMaxTemplateBytes), file.string());
   const auto config = folder / "tokenizer_config.json";
-  if (std::filesystem::exists(config)) result.read_tokenizer_config(config);
+  if (is_there(config)) result.read_tokenizer_config(config);
   return result;
 }
 

@@ -26,7 +26,7 @@ struct JinjaOptions {
   std::size_t max_output_bytes = std::size_t{64} << 20;
   /// Bytes made or walked over plus 64 for every step taken, charged before it is done: ends a template that would run
   /// for more than some seconds. What it makes in all, and so what may be alive at a time, is less than this.
-  std::uint64_t max_work = std::uint64_t{4} << 30;
+  std::uint64_t max_work = std::uint64_t{1} << 30;
   /// What strftime_now tells; the local time of the machine if empty.
   std::function<std::tm()> clock;
 };

@@ -126,7 +126,7 @@ void Normalizer::add(const JsonView& config) {
                       .content = lossy_utf8(config.string_at("content")),
                       .pattern = parse_pattern(config.at("pattern"))});
   } else {
-    fail("{}.type: normalizer \"{}\" is not implemented", config.path(), type);
+    fail("{}.type: normalizer \"{}\" is not implemented", config.path(), printable(type));
   }
 }
 

@@ -42,7 +42,7 @@ void PreTokenizer::add(const JsonView& config) {
   } else if (type == "ByteLevel") {
     add_byte_level(config);
   } else {
-    fail("{}.type: pre-tokenizer \"{}\" is not implemented", config.path(), type);
+    fail("{}.type: pre-tokenizer \"{}\" is not implemented", config.path(), printable(type));
   }
 }
 

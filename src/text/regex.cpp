@@ -79,7 +79,7 @@ class Translator {
     position_ += size;
   }
   [[noreturn]] void refuse(std::string_view what) const {
-    fail("{}: regular expression \"{}\": {} at byte {} is not implemented", where_, pattern_, what, position_);
+    fail("{}: regular expression \"{}\": {} at byte {} is not implemented", where_, printable(pattern_), what, position_);
   }
 
   void escape() {

@@ -67,7 +67,7 @@ class VocabularyReader {
  private:
   static std::int32_t checked_id(std::int64_t id, std::string_view path, std::string_view token) {
     if (id < 0 || id >= kMaxTokens) {
-      fail("{}: token \"{}\": found id {}, expected 0 to {}", path, token, id, kMaxTokens - 1);
+      fail("{}: token \"{}\": found id {}, expected 0 to {}", path, printable(token), id, kMaxTokens - 1);
     }
     return static_cast<std::int32_t>(id);
   }
@@ -78,13 +78,14 @@ class VocabularyReader {
     ids_.reserve(2 * entries.size());
     for (const auto [spelling, value] : entries) {
       std::int64_t number = 0;
-      if (value.get(number) != simdjson::SUCCESS) fail("{}: token \"{}\": expected an integer id", vocab.path(), spelling);
+      if (value.get(number) != simdjson::SUCCESS)
+        fail("{}: token \"{}\": expected an integer id", vocab.path(), printable(spelling));
       const std::int32_t id = checked_id(number, vocab.path(), spelling);
-      if (!ids_.emplace(spelling, id).second) fail("{}: token \"{}\" is there twice", vocab.path(), spelling);
+      if (!ids_.emplace(spelling, id).second) fail("{}: token \"{}\" is there twice", vocab.path(), printable(spelling));
       if (static_cast<std::size_t>(id) >= tokens.size()) tokens.resize(static_cast<std::size_t>(id) + 1);
       TokenizerFile::Token& token = tokens[static_cast<std::size_t>(id)];
       if (token.kind != TokenizerFile::Token::Kind::None) {
-        fail("{}: token \"{}\": id {} is that of another token", vocab.path(), spelling, id);
+        fail("{}: token \"{}\": id {} is that of another token", vocab.path(), printable(spelling), id);
       }
       std::optional<std::string> bytes = alphabet_.bytes(spelling);
       token.kind = bytes ? TokenizerFile::Token::Kind::Plain : TokenizerFile::Token::Kind::Other;
@@ -124,7 +125,8 @@ class VocabularyReader {
     std::string joined;
     const auto id_of = [&](std::string_view spelling) {
       const auto found = ids_.find(spelling);
-      if (found == ids_.end()) fail("{}[{}]: token \"{}\" is not in model.vocab", list.path(), merges.size(), spelling);
+      if (found == ids_.end())
+        fail("{}[{}]: token \"{}\" is not in model.vocab", list.path(), merges.size(), printable(spelling));
       return found->second;
     };
     for (const simdjson::dom::element element : list.as_array()) {
@@ -155,12 +157,13 @@ class VocabularyReader {
       AddedToken added = added_token(entry);
       const auto [known, is_new] = ids_.emplace(entry.string_at("content"), added.id);
       if (known->second != added.id) {
-        fail("{}.id: found {} for \"{}\", which has id {} elsewhere", entry.path(), added.id, added.content, known->second);
+        fail("{}.id: found {} for \"{}\", which has id {} elsewhere", entry.path(), added.id, printable(added.content),
+             known->second);
       }
       if (static_cast<std::size_t>(added.id) >= tokens.size()) tokens.resize(static_cast<std::size_t>(added.id) + 1);
       TokenizerFile::Token& token = tokens[static_cast<std::size_t>(added.id)];
       if (is_new && token.kind != TokenizerFile::Token::Kind::None) {
-        fail("{}.id: found {} for \"{}\", the id of another token", entry.path(), added.id, added.content);
+        fail("{}.id: found {} for \"{}\", the id of another token", entry.path(), added.id, printable(added.content));
       }
       token = {TokenizerFile::Token::Kind::Other, added.content};
       added_tokens.push_back(std::move(added));
@@ -176,11 +179,11 @@ class VocabularyReader {
 /// Refuses settings of the model that would change what encoding gives.
 void check_model(const JsonView& model) {
   if (const std::string_view type = model.string_at("type"); type != "BPE") {
-    fail("{}.type: model \"{}\" is not implemented, expected \"BPE\"", model.path(), type);
+    fail("{}.type: model \"{}\" is not implemented, expected \"BPE\"", model.path(), printable(type));
   }
   for (const std::string_view key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     const std::optional<JsonView> affix = model.find(key);
-    if (affix && !affix->as_string().empty()) fail("{}: \"{}\" is not implemented", affix->path(), affix->as_string());
+    if (affix && !affix->as_string().empty()) fail("{}: \"{}\" is not implemented", affix->path(), printable(affix->as_string()));
   }
   if (model.bool_at("byte_fallback", false)) fail("{}.byte_fallback: true is not implemented", model.path());
   if (const std::optional<JsonView> dropout = model.find("dropout"); dropout && dropout->as_number() != 0) {
@@ -194,13 +197,13 @@ void check_post_processor(const JsonView& config) {
   if (type == "Sequence") {
     for (const JsonView& part : config.at("processors").elements()) check_post_processor(part);
   } else if (type != "ByteLevel" && type != "TemplateProcessing" && type != "BertProcessing" && type != "RobertaProcessing") {
-    fail("{}.type: post-processor \"{}\" is not implemented", config.path(), type);
+    fail("{}.type: post-processor \"{}\" is not implemented", config.path(), printable(type));
   }
 }
 
 void check_decoder(const JsonView& config) {
   if (const std::string_view type = config.string_at("type"); type != "ByteLevel") {
-    fail("{}.type: decoder \"{}\" is not implemented, expected \"ByteLevel\"", config.path(), type);
+    fail("{}.type: decoder \"{}\" is not implemented, expected \"ByteLevel\"", config.path(), printable(type));
   }
 }
 

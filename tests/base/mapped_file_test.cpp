@@ -19,7 +19,21 @@ TEST(MappedFile, RefusesWhatIsNoReadableFileAndNamesIt) {
   const TemporaryFolder folder;
   const auto missing = (folder / "missing").string();
   EXPECT_EQ(error_of([&] { MappedFile{missing}; }), missing + ": cannot open: No such file or directory");
-  EXPECT_EQ(error_of([&] { MappedFile{folder.path()}; }), folder.path().string() + ": expected a regular file");
+  EXPECT_EQ(error_of([&] { MappedFile{folder.path()}; }), folder.path().string() + ": found a folder, expected a file");
+}
+
+TEST(IsThere, ALinkToNothingIsAnErrorAndNotAbsence) {
+  const TemporaryFolder folder;
+  write_file(folder / "a", "");
+  std::filesystem::create_symlink("a", folder / "good");
+  std::filesystem::create_symlink("b", folder / "dangling");
+  std::filesystem::create_symlink("loop", folder / "loop");
+  EXPECT_TRUE(is_there(folder / "a"));
+  EXPECT_TRUE(is_there(folder / "good"));
+  EXPECT_FALSE(is_there(folder / "b"));
+  EXPECT_EQ(error_of([&] { is_there(folder / "dangling"); }),
+            (folder / "dangling").string() + ": a link to b, which is not there");
+  EXPECT_EQ(error_of([&] { is_there(folder / "loop"); }), (folder / "loop").string() + ": a link to loop, which leads nowhere");
 }
 
 TEST(ReadTextFile, RefusesMoreThanTheLimit) {

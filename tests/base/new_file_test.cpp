@@ -31,6 +31,24 @@ TEST(NewFile, LeavesNothingBehindWithoutCommit) {
   EXPECT_EQ(files_in(folder.path()), 0);
 }
 
+TEST(NewFile, MayBeNamedWithoutAFolder) {
+  const TemporaryFolder folder;
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(folder.path());
+  write_text_file("a", "here");
+  std::filesystem::current_path(before);
+  EXPECT_EQ(read_text_file(folder / "a"), "here");
+}
+
+TEST(NewFile, KeepsWhoMayReadWhatItReplaces) {
+  using std::filesystem::perms;
+  const TemporaryFolder folder;
+  write_file(folder / "a", "mine");
+  std::filesystem::permissions(folder / "a", perms::owner_read | perms::owner_write);
+  write_text_file(folder / "a", "still mine");
+  EXPECT_EQ(std::filesystem::status(folder / "a").permissions(), perms::owner_read | perms::owner_write);
+}
+
 TEST(WriteTextFile, NamesThePathThatCannotBe) {
   const TemporaryFolder folder;
   const std::string error = error_of([&] { write_text_file(folder / "missing/a", "text"); });

@@ -529,7 +529,7 @@ TEST(Locate, AFailureListsWhereItLooked) {
   const Environment hub("HF_HUB_CACHE", (folder / "cache").string());
   const Environment user("HOME", (folder / "home").string());
   const std::string error = error_of([] { locate_checkpoint(kName); });
-  EXPECT_THAT(error, HasSubstr("inclusionAI/Ling-3.0-tiny: no such model"));
+  EXPECT_THAT(error, HasSubstr("inclusionAI/Ling-3.0-tiny: no such folder"));
   EXPECT_THAT(error, HasSubstr((folder / "cache/models--inclusionAI--Ling-3.0-tiny/refs/main").string()));
   EXPECT_THAT(error, HasSubstr((folder / "home/.cache/huggingface/hub/models--inclusionAI--Ling-3.0-tiny").string()));
   make_cache(folder / "cache", "missing");
@@ -541,8 +541,9 @@ TEST(Locate, NoNameLeadsOutOfTheCache) {
   const Environment hub("HF_HUB_CACHE", (folder / "cache").string());
   make_cache(folder / "cache", "../../../../etc");
   EXPECT_THAT(error_of([] { locate_checkpoint(kName); }), HasSubstr("refs/main: expected the name of a snapshot"));
-  for (const char* name : {"", "../x", "a/b/c", "./a", "a/..", "a/", "Ling"}) {
-    EXPECT_THAT(error_of([&] { locate_checkpoint(name); }), HasSubstr("no such model")) << name;
+  EXPECT_THAT(error_of([] { locate_checkpoint(""); }), HasSubstr("empty name"));
+  for (const char* name : {"../x", "a/b/c", "./a", "a/..", "a/", "Ling"}) {
+    EXPECT_THAT(error_of([&] { locate_checkpoint(name); }), HasSubstr("no such folder")) << name;
   }
 }
 

@@ -499,7 +499,7 @@ TEST(Overrides, YarnByNameStretchesTheContext) {
 TEST(Overrides, AContextBeyondTheConfigTakesANameAndLeavesARemark) {
   const Config longer = parse(tiny(), {.yarn_factor = {}, .context = 200000});
   EXPECT_EQ(longer.context, 200000);
-  EXPECT_THAT(longer.remarks, ElementsAre("context 200000 as asked for; the config allows 131072"));
+  EXPECT_THAT(longer.remarks, ElementsAre("context 200000 as asked for; config.json allows 131072"));
   const Config shorter = parse(tiny(), {.yarn_factor = {}, .context = 4096});
   EXPECT_EQ(shorter.context, 4096);
   EXPECT_THAT(shorter.remarks, IsEmpty());

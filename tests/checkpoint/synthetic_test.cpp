@@ -228,7 +228,7 @@ TEST(Synthetic, TouchesNoFolderThatHoldsSomething) {
   const TemporaryFolder folder;
   write_file(folder / "notes.txt", "mine");
   EXPECT_THAT(error_of([&] { make_checkpoint(small_config(), in_format(SyntheticFormat::Bf16), folder.path()); }),
-              AllOf(HasSubstr(folder.path().string()), HasSubstr("not empty")));
+              AllOf(HasSubstr(folder.path().string()), HasSubstr("found notes.txt in it")));
   EXPECT_EQ(files_of(folder.path()), (std::map<std::string, std::string>{{"notes.txt", "mine"}}));
   EXPECT_NE(error_of([&] { make_checkpoint(small_config(), in_format(SyntheticFormat::Bf16), folder / "notes.txt"); }), "");
 }

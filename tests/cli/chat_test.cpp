@@ -199,7 +199,12 @@ TEST_F(ChatTest, LinesThatGoOnAreOneMessage) {
 }
 
 TEST_F(ChatTest, MistakesAreOneLineAndTheChatGoesOn) {
+  const std::string half = folder_ / "half.json";
+  write_file(half, R"({"format": "calandra chat 1", "system": "", "think": null, "tools": [], "messages": [], "token_ids": [],
+    "settings": {"temperature": 1, "top_k": 0, "top_p": 1, "min_p": 0, "max_tokens": 2, "stop": []}})");
   const std::map<std::string, std::string> mistakes = {
+      {"/load " + half, "settings: seed is missing"},
+      {"/reset it", "found 'it', expected nothing after it"},
       {"/fly", "/fly: no such command"},
       {"/load /no/such/file", "/no/such/file: "},
       {"/think maybe", "expected on or off"},
@@ -230,6 +235,24 @@ TEST_F(ChatTest, HistoryOutlivesTheProgramAndIsPrivate) {
   chat.expect("\r\n> ");
   chat.type("\x1b[A\x1b[A");  // the arrow up, twice: past /exit
   chat.expect("Knightley?");
+}
+
+TEST_F(ChatTest, ChatsAtTheSameTimeKeepEachOthersHistory) {
+  TerminalRun first(arguments({"--max-tokens", "1"}), environment());
+  say(first, "Emma");
+  {
+    TerminalRun second(arguments({"--max-tokens", "1"}), environment());
+    say(second, "Persuasion");
+    leave(second);
+  }
+  say(first, "Sanditon");
+  leave(first);
+  const std::string history = read_text_file(folder_ / "state/calandra/history");
+  for (const char* line : {"Emma", "Persuasion", "Sanditon"}) {
+    const std::size_t at = history.find(line);
+    EXPECT_NE(at, std::string::npos) << line;
+    EXPECT_EQ(history.find(line, at + 1), std::string::npos) << line << " twice";
+  }
 }
 
 TEST_F(ChatTest, OneShotAtATerminalIsInterruptedWithItsOwnExitCode) {

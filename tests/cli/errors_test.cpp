@@ -45,8 +45,8 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"NoCommand", {}, 2, "calandra --help"}, Mistake{"UnknownCommand", {"fly"}, 2, "fly"},
         Mistake{"UnknownOption", {"run", "--warp", "9"}, 2, "--warp"},
         Mistake{"NumberExpected", {"run", "-p", "x", "--top-k", "many"}, 2, "--top-k"},
-        Mistake{"NegativeTemperature", {"run", "-p", "x", "--temp", "-1"}, 2, "temperature"},
-        Mistake{"TopPAboveOne", {"run", "-p", "x", "--top-p", "1.5"}, 2, "top_p"},
+        Mistake{"NegativeTemperature", {"run", "-p", "x", "--temp", "-1"}, 2, "--temp -1: expected a number from 0 to 100"},
+        Mistake{"TopPAboveOne", {"run", "-p", "x", "--top-p", "1.5"}, 2, "--top-p 1.5: expected a number from 0 to 1"},
         Mistake{"EmptyStopString", {"run", "-p", "x", "--stop="}, 2, "stop"},
         Mistake{"WrongWordForThink", {"run", "-p", "x", "--think", "maybe"}, 2, "--think"},
         Mistake{"WrongRopeScaling", {"run", "-p", "x", "--rope-scaling", "linear:2"}, 2, "yarn:FACTOR"},
@@ -54,7 +54,22 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"TextGivenTwice", {"run", "-p", "x", "-f", "y"}, 2, "--file"},
         Mistake{"RawAndJson", {"run", "-p", "x", "--raw", "--json"}, 2, "--raw"},
         Mistake{"EndIgnoredInAChat", {"run", "-p", "x", "--chat", "--ignore-eos"}, 2, "--raw"},
-        Mistake{"NegativeSeed", {"run", "-p", "x", "--seed", "-1"}, 2, "--seed"},
+        Mistake{"NegativeSeed", {"run", "-p", "x", "--seed", "-1"}, 2, "--seed -1"},
+        Mistake{"SeedThatWouldWrap",
+                {"run", "-p", "x", "--seed", "18446744073709551616"},
+                2,
+                "--seed 18446744073709551616: expected an integer from 0 to 18446744073709551615"},
+        Mistake{"SyntheticSeedThatWouldWrap",
+                {"make-checkpoint", "--like", "ling-3.0-tiny", "--seed", "-1", "/tmp/x"},
+                2,
+                "--seed -1"},
+        Mistake{"TokensThatWouldBeCut", {"run", "-p", "x", "-n", "99999999999999999999"}, 2, "--max-tokens 99999999999999999999"},
+        Mistake{"NumberAndMore", {"run", "-p", "x", "--context", "4k"}, 2, "--context 4k"},
+        Mistake{"ContextOfNone", {"run", "-p", "x", "--context", "0"}, 2, "--context 0"},
+        Mistake{"SizeInNoUnit",
+                {"make-checkpoint", "--like", "ling-3.0-tiny", "--shard-size", "5XB", "/tmp/x"},
+                2,
+                "--shard-size 5XB"},
         Mistake{"EmptyIds", {"trace", kBundledModel, "--ids", "", "--dump", "x"}, 2, "--ids"},
         Mistake{"GapInIds", {"trace", kBundledModel, "--ids", "1,,2", "--dump", "x"}, 2, "1,,2"},
         Mistake{"DumpOntoADevice", {"trace", kBundledModel, "--ids", "1", "--dump", "/dev/null"}, 1, "/dev/null"},
@@ -66,7 +81,9 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"FolderWithoutConfig", {"inspect", std::string(CALANDRA_SOURCE_DIR) + "/tests"}, 1, "config.json"},
         Mistake{"NoSuchFile", {"run", "-f", "/no/such/file"}, 1, "/no/such/file"},
         Mistake{"FileIsAFolder", {"perplexity", kBundledModel, "/"}, 1, "/"},
-        Mistake{"EmptyPrompt", {"run", "-p", ""}, 1, "empty"},
+        Mistake{"EmptyPrompt", {"run", "-p", ""}, 1, "--prompt: found no text"},
+        Mistake{"EmptyStandardInput", {"run"}, 1, "standard input: found no text"},
+        Mistake{"NoNameToDump", {"trace", kBundledModel, "--ids", "1", "--dump", ""}, 1, "empty file name"},
         Mistake{"PromptFillsTheContext",
                 {"run", "-p", "one two three four five six seven eight", "--context", "4"},
                 1,
@@ -124,7 +141,34 @@ TEST(Errors, APipeIsReadAndANamedPipeInPlaceOfAFileIsRefused) {
   ASSERT_EQ(::mkfifo((folder / "config.json").c_str(), 0600), 0);
   const Outcome refused = run_program({"inspect", folder.path().string()});
   EXPECT_EQ(refused.code, 1);
-  EXPECT_THAT(refused.err, HasSubstr("config.json: expected a regular file"));
+  EXPECT_THAT(refused.err, HasSubstr("config.json: found a pipe, expected a file"));
+}
+
+TEST(Errors, AClosedStandardOutputIsNotTakenByAnotherFile) {
+  const Outcome outcome = run_shell("\"$CALANDRA\" run -p 'It is' -n 2 <&- >&-");
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.err, StartsWith("calandra: standard output: "));
+  EXPECT_EQ(run_shell("\"$CALANDRA\" --help > /dev/full").code, 1);
+}
+
+TEST(Errors, AModelFileThatIsCutOffWhileInUseEndsTheProgramWithAMessage) {
+  const TemporaryFolder folder;
+  std::filesystem::copy(kBundledModel, folder.path(), std::filesystem::copy_options::recursive);
+  const Outcome outcome =
+      run_shell(fmt::format("\"$CALANDRA\" run '{0}' -p 'It is' -n 30000 --ignore-eos | (head -c 1 >/dev/null; truncate -s 9000 "
+                            "'{0}/model.safetensors'; cat >/dev/null)",
+                            folder.path().string()));
+  EXPECT_THAT(outcome.err, AllOf(StartsWith("calandra: "), HasSubstr("SIGBUS")));
+}
+
+TEST(Errors, MakeCheckpointThatIsToldToEndLeavesNothing) {
+  const TemporaryFolder folder;
+  const Outcome outcome =
+      run_shell(fmt::format("cd '{}'; \"$CALANDRA\" make-checkpoint --like ling-3.0-tiny a/b & sleep 0.5; kill -TERM $!; wait $!",
+                            folder.path().string()));
+  EXPECT_EQ(outcome.code, 130);
+  EXPECT_THAT(outcome.err, HasSubstr("a/b: stopped"));
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
 TEST(Errors, ReaderThatLeavesEndsTheProgramQuietly) {
@@ -143,6 +187,7 @@ TEST(Help, EveryCommandHasOneAndItGoesToStandardOutput) {
     EXPECT_EQ(outcome.code, 0) << command;
     EXPECT_THAT(outcome.out, HasSubstr(command));
     EXPECT_THAT(outcome.err, IsEmpty());
+    EXPECT_EQ(run_program({"help", command}).out, outcome.out);
   }
 }
 

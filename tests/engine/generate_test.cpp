@@ -49,7 +49,9 @@ TEST_F(GenerateTest, TheEndOfARoleStopsWhateverTheConfigsList) {
 }
 
 TEST_F(GenerateTest, EachStopIdEndsTheAnswerWithoutItsText) {
-  const Generation whole = greedy("Elizabeth was", {.max_tokens = 12});
+  GenerationOptions twelve;
+  twelve.max_tokens = 12;
+  const Generation whole = greedy("Elizabeth was", twelve);
   ASSERT_EQ(whole.ids.size(), 12U);
   for (std::size_t n = 0; n < whole.ids.size(); ++n) {
     GenerationOptions options;

@@ -105,6 +105,12 @@ TEST(Sampler, RefusesBadSettingsAndLogitsThatAreNoNumbers) {
               sample(std::vector<float>{0, std::nanf("")}, {}, 9);
             }),
             "logit of token 1 after 9 tokens is not a number");
+  for (const float largest : {HUGE_VALF, -HUGE_VALF}) {
+    EXPECT_EQ(error_of([&] {
+                sample(std::vector<float>{-HUGE_VALF, largest}, {}, 9);
+              }),
+              fmt::format("logits after 9 tokens: found {} as the largest, expected a finite number", largest));
+  }
 }
 
 }  // namespace

@@ -66,6 +66,20 @@ TEST(MemoryLayout, PagesTileAttentionBlocksAndFitInABlock) {
   }
 }
 
+TEST(MemoryLayout, ABlockHoldsATokensLatentsAlsoWhereStatesAreSmaller) {
+  Config config = published_config("ling-3.0-tiny");
+  config.heads = 1;
+  config.head_dim = 16;  // a state of 1,024 bytes
+  for (const CacheType type : {CacheType::F32, CacheType::BF16}) {
+    const MemoryLayout layout = memory_layout(config, type, true);
+    EXPECT_GE(layout.block_bytes, layout.cache_bytes_per_token());
+    EXPECT_GE(layout.pages_per_block, 1);
+    EXPECT_GE(layout.mtp_pages_per_block, 1);
+    EXPECT_GE(layout.tails_per_block, 1);
+    EXPECT_EQ(layout.block_bytes % 64, 0);
+  }
+}
+
 TEST(SequenceMemory, TakesExactlyTheBlocksOfTheFormula) {
   const MemoryLayout layout = small_layout(true);
   for (const std::int64_t tokens : {1, 63, 64, 65, 200, 1000}) {
