@@ -110,7 +110,8 @@ std::set<std::int64_t> route(std::span<const std::int64_t> ids, std::size_t row,
 }
 
 /// `levels` of golden.json are what the reference measured for itself in the same precision, with the golden continuation
-/// fed. Whole runs drift where a routing set flips, and which sets flip is chance: errors may be `room` times the level.
+/// fed. Whole runs drift where a routing set flips, and which sets flip is chance: errors may be `room` times the level. Measured with
+/// AVX2 and in plain C++: 0.99 of it in bf16, 1.17 in fp8.
 void expect_no_worse(const std::string& name, Activations activations, const char* level, double room) {
   const auto golden = GoldenTensors::load(golden_path(name) / "golden.safetensors");
   const auto info = golden_info(name);
@@ -172,7 +173,7 @@ TEST_P(Golden, Fp8ActivationsAreNoWorseThanTheirMeasuredLevel) {
 
 INSTANTIATE_TEST_SUITE_P(Variants, Golden, testing::ValuesIn(golden_variants()), [](const auto& test) { return test.param; });
 
-/// 32,768 tokens take minutes: the long form has them all.
+/// 16,384 tokens take a minute: the long form has them all.
 TEST(GoldenDrift, ErrorsDoNotGrowAlongASequence) {
   const auto golden = GoldenTensors::load(golden_path("drift.safetensors"));
   const auto ids = golden.ints("input_ids"), lengths = golden.ints("lengths");
@@ -187,7 +188,6 @@ TEST(GoldenDrift, ErrorsDoNotGrowAlongASequence) {
     const auto length = static_cast<std::size_t>(lengths[n]);
     if (length > 4096 && !long_tests()) break;
     const auto logits = session.logits(std::span(tokens).first(length));
-    printf("%zu %g\n", length, relative_rms_error(logits, std::span(expected).subspan(n * vocab, vocab)));
     expect_close(logits, std::span(expected).subspan(n * vocab, vocab), kFp32Limit, fmt::format("after {} tokens", length));
   }
 }
