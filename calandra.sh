@@ -172,7 +172,7 @@ case ${1:-help} in
   help | -h | --help)
     case ${2:-} in
       "" | test) usage ;;
-      check) exec "$0" check --help ;;
+      check) exec "$root/calandra.sh" check --help ;;
       *)
         build_binary
         exec "$binary" help "$2"

@@ -2,6 +2,13 @@
 
 namespace calandra {
 
+std::string_view json_complaint(std::string_view what) {
+  for (const std::string_view begin : {"] ", "parse error at "}) {
+    if (const std::size_t at = what.find(begin); at != what.npos) what.remove_prefix(at + begin.size());
+  }
+  return what;
+}
+
 std::string printable(std::string_view name) {
   constexpr std::size_t kLongest = 200;
   std::string out;

@@ -22,6 +22,9 @@ template <class... Arguments>
   throw Error(fmt::format(format, std::forward<Arguments>(arguments)...));
 }
 
+/// What a JSON library says, without what it says first: "[json.exception.parse_error.101] parse error at line 1, ..."
+std::string_view json_complaint(std::string_view what);
+
 /// A name read from a file, fit for a message of one line: control characters as \xNN, long names cut.
 std::string printable(std::string_view name);
 

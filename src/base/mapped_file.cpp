@@ -64,8 +64,8 @@ bool is_there(const std::filesystem::path& path) {
   if (own.type() == fs::file_type::not_found) return false;
   if (own.type() == fs::file_type::none) fail("{}: cannot look for it: {}", path.string(), error.message());
   if (own.type() != fs::file_type::symlink || fs::exists(path, error)) return true;
-  fail("{}: a link to {}, which {}", path.string(), fs::read_symlink(path, error).string(),
-       error ? "leads nowhere" : "is not there");
+  const std::string why = error ? error.message() : "nothing is there";
+  fail("{}: a link to {}: {}", path.string(), fs::read_symlink(path, error).string(), why);
 }
 
 std::string read_text_file(const std::filesystem::path& path, std::size_t limit_bytes) {

@@ -19,7 +19,7 @@ namespace {
 std::filesystem::path place_of(const std::filesystem::path& path) {
   if (path.empty()) fail("found an empty file name, expected where to write");
   std::error_code error;
-  const std::filesystem::path place = std::filesystem::weakly_canonical(std::filesystem::absolute(path, error), error);
+  std::filesystem::path place = std::filesystem::weakly_canonical(std::filesystem::absolute(path, error), error);
   if (error) fail("{}: cannot create: {}", path.string(), error.message());
   if (std::filesystem::exists(place, error) && !std::filesystem::is_regular_file(place, error)) {
     fail("{}: cannot be replaced: found no regular file, expected one or none", path.string());
@@ -42,7 +42,12 @@ NewFile::NewFile(const std::filesystem::path& path)
   fd_ = ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (fd_ < 0) fail("{}: cannot create: {}", path_.string(), std::strerror(errno));
   struct stat old {};  // what it replaces may have been closed to others
-  if (::stat(place_.c_str(), &old) == 0) ::fchmod(fd_, old.st_mode & 0777);
+  if (::stat(place_.c_str(), &old) == 0 && ::fchmod(fd_, old.st_mode & 0777) != 0) {
+    const int error = errno;
+    ::unlink(partial_.c_str());
+    ::close(fd_);
+    fail("{}: cannot keep its permissions: {}", path_.string(), std::strerror(error));
+  }
 }
 
 NewFile::~NewFile() {

@@ -21,7 +21,6 @@ constexpr std::int64_t kMaxWidth = std::int64_t{1} << 20;
 constexpr std::int64_t kMaxVocab = std::int64_t{1} << 24;
 constexpr std::int64_t kMaxExperts = 16384;
 constexpr std::int64_t kMaxExpertsOfAllLayers = 1 << 17;  // each has tensors of its own to look for
-constexpr std::int64_t kMaxContext = std::int64_t{1} << 31;
 constexpr double kMaxYarnFactor = 1e4;
 constexpr double kTiny = 1e-12;  // stands for "more than zero"
 
@@ -278,8 +277,6 @@ void ignore_vestigial(KeyReader& keys) {
 }
 
 void apply_overrides(const ConfigOverrides& overrides, const std::string& where, Config& config) {
-  config.stated_context = config.context;
-  std::string means;
   if (overrides.yarn_factor) {
     if (config.yarn) {
       fail("{}: rope_scaling: found YaRN with factor {}, expected none to add another factor", where, config.yarn->factor);
@@ -291,18 +288,17 @@ void apply_overrides(const ConfigOverrides& overrides, const std::string& where,
     config.yarn->factor = *overrides.yarn_factor;
     config.yarn->original_context = config.stated_context;
     config.context = scaled_context(*config.yarn, "rope scaling");
-    means = fmt::format(" by YaRN factor {}", config.yarn->factor);
+    config.remarks.push_back(fmt::format("context {} by YaRN factor {} as asked for; config.json allows {}", config.context,
+                                         config.yarn->factor, config.stated_context));
   }
+  config.usable_context = config.context;
   if (overrides.context) {
     if (*overrides.context < 1 || *overrides.context > kMaxContext) {
       fail("context: found {}, expected an integer from 1 to {}", *overrides.context, kMaxContext);
     }
     config.context = *overrides.context;
   }
-  if (config.context > config.stated_context || overrides.yarn_factor) {
-    config.remarks.push_back(
-        fmt::format("context {}{} as asked for; config.json allows {}", config.context, means, config.stated_context));
-  }
+  if (const auto remark = config.untrained_context_remark()) config.remarks.push_back(*remark);
 }
 
 float limit_at(const std::vector<float>& limits, std::int64_t layer, std::int64_t layers) {
@@ -310,6 +306,11 @@ float limit_at(const std::vector<float>& limits, std::int64_t layer, std::int64_
 }
 
 }  // namespace
+
+std::optional<std::string> Config::untrained_context_remark() const {
+  if (context <= usable_context) return std::nullopt;
+  return fmt::format("context {} as asked for; positions from {} on were never trained", context, usable_context);
+}
 
 std::int64_t Config::num_mla_layers() const { return std::count(mla_layers.begin(), mla_layers.end(), true); }
 
@@ -336,6 +337,7 @@ Config parse_config(const std::string& text, const std::string& where, const Con
   for (const std::string& key : keys.unknown()) {
     config.remarks.push_back(fmt::format("{} is {}: an unknown key, ignored", printable(key), describe(json.at(key))));
   }
+  config.stated_context = config.context;
   apply_overrides(overrides, where, config);
   return config;
 }

@@ -11,6 +11,8 @@
 namespace calandra {
 
 /// YaRN, only if the user or the checkpoint sets rope_scaling.
+inline constexpr std::int64_t kMaxContext = std::int64_t{1} << 31;
+
 struct YarnScaling {
   double factor = 1.0;
   std::int64_t original_context = 0;
@@ -30,7 +32,8 @@ struct Config {
   std::int64_t layers = 0;          // without the MTP layer
   std::int64_t mtp_layers = 0;      // 0 or 1
   std::int64_t context = 0;         // tokens a sequence may have
-  std::int64_t stated_context = 0;  // the same by the files alone, without ConfigOverrides
+  std::int64_t stated_context = 0;  // what the files allow
+  std::int64_t usable_context = 0;  // the same with a YaRN factor that was asked for: beyond it, positions are untrained
   bool tied_head = false;
   float norm_eps = 1e-6f;
 
@@ -81,6 +84,8 @@ struct Config {
   std::int64_t num_kda_layers() const { return layers - num_mla_layers(); }
   float routed_limit(std::int64_t layer) const;
   float shared_limit(std::int64_t layer) const;
+  /// What to say of a context that goes beyond what the model was made for, if this one does.
+  std::optional<std::string> untrained_context_remark() const;
   /// Multiplies attention scores: (N + R)^-1/2, and mscale_all_dim's factor squared if set.
   float attention_scale() const;
 };

@@ -48,8 +48,7 @@ Json parse_json_object(const std::string& text, const std::string& where) {
   try {
     value = Json::parse(text, watch);
   } catch (const Json::exception& error) {
-    const std::string_view what = error.what();  // "[json.exception.parse_error.101] parse error at line 1, ..."
-    fail("{}: not JSON: {}", where, printable(what.substr(what.find("] ") == what.npos ? 0 : what.find("] ") + 2)));
+    fail("{}: not JSON: {}", where, printable(json_complaint(error.what())));
   }
   if (!value.is_object()) fail("{}: found {}, expected a JSON object", where, describe(value));
   return value;
@@ -132,7 +131,7 @@ std::optional<std::string> KeyReader::optional_text(const std::string& key) {
 }
 
 std::vector<std::int64_t> KeyReader::integers(const std::string& key, std::int64_t least, std::int64_t most) {
-  constexpr std::size_t kMostOfThem = 4096;
+  constexpr std::size_t kMostOfThem = 4096;  // whoever looks each up in a list of them stays quick
   const Json* value = find(key);
   if (value == nullptr) return {};
   std::vector<std::int64_t> numbers;

@@ -77,8 +77,8 @@ std::filesystem::path locate_checkpoint(const std::string& folder_or_name) {
     fail("{}: found a file, expected the folder of a model", folder_or_name);
   }
   if (tried.empty()) fail("{}: no such folder, and no owner/name of a model", folder_or_name);
-  fail("{}: no such folder, nor in the Hugging Face cache, where {} would be (huggingface-cli download puts it there)",
-       folder_or_name, fmt::join(tried, " or "));
+  fail("{}: no such folder, nor in the Hugging Face cache, where {} would be (`hf download` puts it there)", folder_or_name,
+       fmt::join(tried, " or "));
 }
 
 }  // namespace calandra

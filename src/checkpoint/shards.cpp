@@ -1,6 +1,7 @@
 #include "checkpoint/shards.h"
 
 #include "base/error.h"
+#include "base/mapped_file.h"
 
 #include <simdjson.h>
 
@@ -28,7 +29,8 @@ void check_shard_name(std::string_view shard, std::string_view tensor, const std
   const bool plain = !shard.empty() && shard.size() <= kLongestName && shard != "." && shard != ".." &&
                      shard.find('/') == std::string_view::npos && shard.find('\0') == std::string_view::npos;
   if (!plain) {
-    fail("{}: {}: found file \"{}\", expected the name of a file in the same folder", where, printable(tensor), printable(shard));
+    fail("{}: {}: found file \"{}\", expected the name of a file in the same folder, of at most {} bytes", where,
+         printable(tensor), printable(shard), kLongestName);
   }
 }
 

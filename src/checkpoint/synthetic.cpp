@@ -144,22 +144,27 @@ class CreatedFolders {
     if (fs::exists(path, error) && !fs::is_directory(path, error)) {
       fail("{}: found a file, expected a new or empty folder", path.string());
     }
-    for (fs::path at = fs::absolute(path, error); !fs::exists(at, error) && at.has_relative_path(); at = at.parent_path()) {
+    const auto missing = [&](const fs::path& at) { return fs::symlink_status(at, error).type() == fs::file_type::not_found; };
+    for (fs::path at = fs::absolute(path, error); missing(at) && at.has_relative_path(); at = at.parent_path()) {
       if (at.has_filename()) created_.push_back(at);
     }
     fs::create_directories(path, error);
-    if (error) fail("{}: cannot be created: {}", path.string(), error.message());
+    if (!error) return;
+    remove();
+    fail("{}: cannot be created: {}", path.string(), error.message());
   }
-  ~CreatedFolders() {
-    std::error_code ignored;
-    for (const fs::path& folder : created_) fs::remove(folder, ignored);
-  }
+  ~CreatedFolders() { remove(); }
   CreatedFolders(const CreatedFolders&) = delete;
   CreatedFolders& operator=(const CreatedFolders&) = delete;
 
   void keep() { created_.clear(); }
 
  private:
+  void remove() const {
+    std::error_code ignored;
+    for (const fs::path& folder : created_) fs::remove(folder, ignored);
+  }
+
   std::vector<fs::path> created_;  // deepest first
 };
 
@@ -175,7 +180,6 @@ class NewFolder {
     }
   }
   ~NewFolder() {
-    if (complete_) return;
     std::error_code ignored;
     for (const fs::path& file : files_) fs::remove(file, ignored);
   }
@@ -199,14 +203,13 @@ class NewFolder {
   void write_text(const std::string& name, std::string_view text) { write_text_file(file(name), text); }
 
   void complete() {
-    complete_ = true;
+    files_.clear();
     created_.keep();
   }
 
  private:
   fs::path path_;
   CreatedFolders created_;
-  bool complete_ = false;
   std::vector<fs::path> files_;
 };
 

@@ -40,8 +40,8 @@ class Chat {
         reader_(default_history_file()) {}
 
   int run() {
-    write_out(fmt::format("{}{}{}, {} parameters. /help lists the commands, Ctrl-D leaves.\n", style_.bold, model_name(model_),
-                          style_.reset, short_count(parameters())));
+    write_out(fmt::format("{}{}{}, {} parameters. /help lists the commands, Ctrl-D leaves.\n", style_.bold,
+                          short_name(model_.name()), style_.reset, short_count(parameters())));
     std::string text;
     while (!left_ && read_message(text)) {
       try {
@@ -53,7 +53,7 @@ class Chat {
           answer(text);
         }
       } catch (const std::exception& error) {
-        write_note(one_line(error.what()) + "\n");  // ends a turn, not the chat
+        write_note(message_of(error) + "\n");  // ends a turn, not the chat
       }
     }
     return kExitSuccess;
@@ -131,7 +131,7 @@ class Chat {
   void make_answer() {
     InterruptWatch::clear();
     ChatTurn turn = conversation_.next_turn(model_);
-    if (std::ssize(turn.tokens) >= session_.context()) {
+    if (!leaves_room(std::ssize(turn.tokens), session_.context())) {
       fail(
           "the conversation has {} tokens, which leaves no room for an answer in the context of {}: /reset begins another, or "
           "/save it and start again with a larger --context",
@@ -220,9 +220,9 @@ class Chat {
     const Json settings = loaded.load(argument);
     options_ = with_saved_settings(options_, settings, std::string(argument));
     conversation_ = std::move(loaded);
-    if (const Json& model = settings.value("model", Json()); model.is_string() && model != model_name(model_))
-      write_note(
-          fmt::format("note: saved with the model {}, this is {}\n", one_line(model.get<std::string>()), model_name(model_)));
+    if (const Json& model = settings.value("model", Json()); model.is_string() && model != short_name(model_.name()))
+      write_note(fmt::format("note: saved with the model {}, this is {}\n", one_line(model.get<std::string>()),
+                             short_name(model_.name())));
     write_out(fmt::format("{} messages loaded\n", conversation_.num_messages()));
   }
 

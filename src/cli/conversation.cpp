@@ -1,6 +1,7 @@
 #include "cli/conversation.h"
 
 #include "base/error.h"
+#include "base/mapped_file.h"
 #include "base/new_file.h"
 #include "cli/open_model.h"
 #include "engine/generate.h"
@@ -16,7 +17,7 @@ using Json = Conversation::Json;
 
 constexpr const char* kFormat = "calandra chat 1";
 
-Json parse_file(const std::filesystem::path& file) { return parse_json(read_input(file), file.string()); }
+Json parse_file(const std::filesystem::path& file) { return parse_json(read_text_file(file), file.string()); }
 
 bool is_tool(const Json& tool) {
   const auto function = tool.is_object() ? tool.find("function") : tool.end();
@@ -24,10 +25,10 @@ bool is_tool(const Json& tool) {
 }
 
 /// Throws Error unless it is an array of tools.
-void check_tools(const Json& tools, const std::filesystem::path& file) {
+void check_tools(const Json& tools, const std::string& where) {
   bool good = tools.is_array();
   for (const Json& tool : tools) good = good && is_tool(tool);
-  if (!good) fail(R"({}: expected an array of tools such as {{"type": "function", "function": {{"name": ...}}}})", file.string());
+  if (!good) fail(R"({}: expected an array of tools such as {{"type": "function", "function": {{"name": ...}}}})", where);
 }
 
 bool is_message(const Json& message) {
@@ -67,11 +68,12 @@ Json as_json(const std::vector<ToolCall>& calls) {
   return json;
 }
 
-void Conversation::load_tools(const std::filesystem::path& file) {
-  Json tools = parse_file(file);
-  check_tools(tools, file);
+void Conversation::set_tools(Json tools, const std::string& where) {
+  check_tools(tools, where);
   tools_ = std::move(tools);
 }
+
+void Conversation::load_tools(const std::filesystem::path& file) { set_tools(parse_file(file), file.string()); }
 
 void Conversation::add_user(const std::string& text) { messages_.push_back({{"role", "user"}, {"content", text}}); }
 
@@ -138,7 +140,7 @@ Json Conversation::load(const std::filesystem::path& file) {
       expect(json, "think", file, "true, false or null", [](const Json& value) { return value.is_boolean() || value.is_null(); });
   if (think.is_boolean()) loaded.think_ = think.get<bool>();
   loaded.tools_ = expect(json, "tools", file, "an array", [](const Json& value) { return value.is_array(); });
-  check_tools(loaded.tools_, file);
+  check_tools(loaded.tools_, file.string());
   loaded.messages_ = expect(json, "messages", file, "an array of messages", [](const Json& value) {
     return value.is_array() && std::all_of(value.begin(), value.end(), is_message);
   });
@@ -158,7 +160,8 @@ Conversation conversation_for(const RunArguments& arguments, const Model& model)
   conversation.set_system(arguments.system.value_or(""));
   if (arguments.think) check_can_switch_thinking(model);
   conversation.set_think(arguments.think);
-  if (arguments.tools_file) conversation.load_tools(*arguments.tools_file);
+  if (const auto& file = arguments.tools_file)
+    conversation.set_tools(parse_json(read_input(*file), input_name(*file)), input_name(*file));
   return conversation;
 }
 

@@ -37,6 +37,8 @@ class Conversation {
   std::optional<bool> think() const { return think_; }
   /// Throws Error that names the file, unless it holds an array of {"type": "function", "function": {"name": ...}}.
   void load_tools(const std::filesystem::path& file);
+  /// Throws Error that names `where` unless it is an array of tools.
+  void set_tools(Json tools, const std::string& where);
   void clear_tools() { tools_ = Json::array(); }
   const Json& tools() const { return tools_; }
 

@@ -64,6 +64,7 @@ struct LineReader::Editor {
 LineReader::LineReader(std::filesystem::path history_file)
     : editor_(std::make_unique<Editor>()), history_file_(std::move(history_file)) {
   use_utf8();
+  remember_terminal();
   editor_->line = el_init("calandra", stdin, stdout_is_terminal() ? stdout : stderr, stderr);
   editor_->history = history_init();
   if (editor_->line == nullptr || editor_->history == nullptr) fail("cannot set up line editing");
@@ -71,8 +72,7 @@ LineReader::LineReader(std::filesystem::path history_file)
   history(editor_->history, &event, H_SETSIZE, kHistoryEntries);
   history(editor_->history, &event, H_SETUNIQUE, 1);
   if (!history_file_.empty()) {
-    const int lines = history(editor_->history, &event, H_LOAD, history_file_.c_str());
-    if (lines > 2 * kHistoryEntries) save_history(HistorySave::All);
+    history(editor_->history, &event, H_LOAD, history_file_.c_str());
   }
   el_set(editor_->line, EL_CLIENTDATA, editor_.get());
   el_set(editor_->line, EL_PROMPT, &Editor::prompt_of);
@@ -107,22 +107,17 @@ LineReader::Result LineReader::read(const std::string& prompt, std::string& line
 void LineReader::remember(const std::string& text) {
   HistEvent event;
   history(editor_->history, &event, H_ENTER, text.c_str());
-  if (!history_file_.empty()) save_history(HistorySave::Last);
-}
-
-/// Appends the last line, so that chats at the same time do not lose each other's; or writes all, which cuts a long file.
-void LineReader::save_history(HistorySave what) {
+  if (history_file_.empty()) return;
   std::error_code ignored;
   std::filesystem::create_directories(history_file_.parent_path(), ignored);
   const mode_t mask = ::umask(S_IRWXG | S_IRWXO);  // what a person types is their own business
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(
-      std::fopen(history_file_.c_str(), what == HistorySave::All ? "w" : "a"), &std::fclose);
+  // Appended, so that chats at the same time do not lose each other's lines.
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(history_file_.c_str(), "a"), &std::fclose);
   ::umask(mask);
   if (!file) return;
   std::fseek(file.get(), 0, SEEK_END);  // libedit begins an empty file with its mark
-  HistEvent event;
-  const std::size_t before_the_last = what == HistorySave::All ? std::size_t{kHistoryEntries} : 0;
-  history(editor_->history, &event, H_NSAVE_FP, before_the_last, file.get());
+  constexpr std::size_t kBeforeTheLast = 0;
+  history(editor_->history, &event, H_NSAVE_FP, kBeforeTheLast, file.get());
 }
 
 std::filesystem::path default_history_file() {

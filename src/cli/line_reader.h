@@ -25,9 +25,6 @@ class LineReader {
   void remember(const std::string& text);
 
  private:
-  enum class HistorySave : std::uint8_t { Last, All };
-  void save_history(HistorySave what);
-
   struct Editor;
   std::unique_ptr<Editor> editor_;
   std::filesystem::path history_file_;

@@ -10,12 +10,10 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
-#include <csignal>
 #include <exception>
 #include <functional>
 #include <limits>
 #include <memory>
-#include <new>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -51,11 +49,13 @@ std::int64_t parse_size(const std::string& text) {
   const std::size_t prefix = unit.empty() ? std::string_view::npos : kPrefixes.find(unit[0]);
   if (prefix != std::string_view::npos) {
     unit.erase(0, 1);
-    size *= std::pow(unit == "IB" ? 1024 : 1000, prefix + 1);
-    if (unit == "IB") unit = "B";
+    const bool binary = unit.starts_with('I');
+    if (binary) unit.erase(0, 1);
+    size *= std::pow(binary ? 1024 : 1000, prefix + 1);
   }
-  if (error != std::errc() || !(unit.empty() || unit == "B") || !(size >= 1 && size <= 1e15))
-    throw UsageError(fmt::format("--shard-size {}: expected bytes up to 1,000 TB, as in 4500000000, 4.5GB or 512MiB", text));
+  if (error != std::errc() || !(unit.empty() || unit == "B") || !(size >= 1 && size <= 1e15) || size != std::floor(size))
+    throw UsageError(
+        fmt::format("--shard-size {}: expected whole bytes up to 1,000 TB, as in 4500000000, 4.5GB or 512MiB", text));
   return static_cast<std::int64_t>(size);
 }
 
@@ -96,22 +96,23 @@ struct NumberOf<std::optional<T>> {
 /// An option that takes a number from `least` to `most`. Nothing is rounded, cut or wrapped.
 template <class Target, class Number = typename NumberOf<Target>::Type>
 CLI::Option* add_number(CLI::App& command, const std::string& name, Target& target, std::type_identity_t<Number> least,
-                        std::type_identity_t<Number> most, const std::string& help) {
+                        std::type_identity_t<Number> most, const std::string& help, const std::string& expected = {}) {
   const std::string shown = name.substr(name.find("--"));  // of "-n,--max-tokens"
-  const auto read = [&target, least, most, shown](const std::string& text) {
+  const auto read = [&target, least, most, shown, expected](const std::string& text) {
     Number number{};
     const char* const end = text.data() + text.size();
     const auto [stop, error] = std::from_chars(text.data(), end, number);
     if (error != std::errc() || stop != end || !(number >= least && number <= most)) {
-      throw UsageError(fmt::format("{} {}: expected {} from {} to {}", shown, text,
-                                   std::is_integral_v<Number> ? "an integer" : "a number", least, most));
+      const char* kind = std::is_integral_v<Number> ? "an integer" : "a number";
+      throw UsageError(fmt::format("{} {}: expected {}", shown, text,
+                                   expected.empty() ? fmt::format("{} from {} to {}", kind, least, most) : expected));
     }
     target = number;
   };
   return command.add_option_function<std::string>(name, read, help)->type_name("N");
 }
 
-constexpr std::int64_t kMostTokens = std::int64_t{1} << 40;  // more than any machine holds
+constexpr int kMostThreads = 4096;
 
 /// "--temp T [the model's]"
 class HelpFormat : public CLI::Formatter {
@@ -186,10 +187,14 @@ class CommandLine {
 
  private:
   /// The words after the program's name, the last first as the parser wants them; "help COMMAND" is "COMMAND --help".
-  static std::vector<std::string> arguments_of(int argc, char** argv) {
+  std::vector<std::string> arguments_of(int argc, char** argv) const {
     std::vector<std::string> words(argv + 1, argv + argc);
     if (!words.empty() && words[0] == "help") {
       words.erase(words.begin());
+      const auto is_named = [&](const auto& command) { return command.first->get_name() == words[0]; };
+      if (!words.empty() && std::none_of(actions_.begin(), actions_.end(), is_named)) {
+        throw UsageError(fmt::format("help {}: no such command (calandra --help)", words[0]));
+      }
       words.insert(words.begin() + (words.empty() ? 0 : 1), "--help");
     }
     std::reverse(words.begin(), words.end());
@@ -209,7 +214,7 @@ class CommandLine {
   }
 
   static void add_overrides(CLI::App& command, ConfigOverrides& overrides) {
-    add_number(command, "--context", overrides.context, 1, kMostTokens,
+    add_number(command, "--context", overrides.context, 1, kMaxContext,
                "Tokens of context: less, or by name more than config.json allows")
         ->type_name("TOKENS")
         ->group("Model");
@@ -227,7 +232,7 @@ class CommandLine {
     add_words(command, "--activations", model.activations, words, "Precision in which activations enter a product")
         ->default_str("bf16")
         ->group("Model");
-    add_number(command, "--threads", model.threads, 1, 4096, "Threads to compute with; the answer does not depend on it")
+    add_number(command, "--threads", model.threads, 1, kMostThreads, "Threads to compute with; the answer does not depend on it")
         ->default_str("one a core")
         ->group("Model");
     add_overrides(command, model.overrides);
@@ -268,11 +273,14 @@ Exit codes: 0; 1 for an error; 2 for a command line that is not understood; 130 
     };
     add_sampling("--temp", a.temperature, kMostTemperature, "Temperature; 0 takes the likeliest token");
     add_sampling("--top-k", a.top_k, std::numeric_limits<int>::max(), "Only the K likeliest tokens; 0: all");
-    add_sampling("--top-p", a.top_p, 1.0, "Only the likeliest tokens that make up P, above 0 and up to 1");
+    add_number(command, "--top-p", a.top_p, std::numeric_limits<double>::denorm_min(), 1.0,
+               "Only the likeliest tokens that make up P, above 0 and up to 1", "a number above 0 and up to 1")
+        ->default_str("the model's")
+        ->group("Sampling");
     add_sampling("--min-p", a.min_p, 1.0, "Only tokens at least P times as likely as the likeliest, 0 to 1");
     add_sampling("--seed", a.seed, std::numeric_limits<std::uint64_t>::max(), "Same seed, same text")->default_str("random");
 
-    add_number(command, "-n,--max-tokens", a.max_tokens, 0, kMostTokens, "Tokens to make at most; 0: what the context holds")
+    add_number(command, "-n,--max-tokens", a.max_tokens, 0, kMaxContext, "Tokens to make at most; 0: what the context holds")
         ->type_name("TOKENS")
         ->default_str(fmt::format("{} for a completion, 0 in a chat", kCompletionTokens))
         ->group("Ending");
@@ -309,7 +317,7 @@ Exit codes: 0; 1 for an error; 2 for a command line that is not understood; 130 
         *add("perplexity", "Measure how well a model predicts a text", [this] { return perplexity_command(perplexity_); });
     command.add_option("MODEL", perplexity_.model.model, kModelHelp)->required();
     command.add_option("FILE", perplexity_.file, "The text; - is standard input")->required();
-    add_number(command, "--window", perplexity_.window, 2, kMostTokens, "Tokens seen at a time; windows do not overlap")
+    add_number(command, "--window", perplexity_.window, 2, kMaxContext, "Tokens seen at a time; windows do not overlap")
         ->type_name("TOKENS")
         ->default_str("the context");
     command.add_flag("--json", perplexity_.json, "One JSON object");
@@ -326,7 +334,8 @@ Exit codes: 0; 1 for an error; 2 for a command line that is not understood; 130 
     auto* const prompt = command.add_option("-p,--prompt", trace_.prompt, "The prompt as text, without a template")
                              ->type_name("TEXT")
                              ->excludes(ids);
-    add_number(command, "--greedy", trace_.greedy, 0, kMostTokens, "Tokens to go on with, each the likeliest")->default_str("0");
+    add_number(command, "--greedy", trace_.greedy, 0, kMaxContext, "Tokens to go on with, each the likeliest")
+        ->default_str(std::to_string(trace_.greedy));
     command.add_option("--split", trace_.splits, "Positions to cut the prompt at; states are dumped there too")
         ->type_name("70,...")
         ->delimiter(',');
@@ -342,7 +351,8 @@ Exit codes: 0; 1 for an error; 2 for a command line that is not understood; 130 
     CLI::App& command = *add("make-checkpoint", "Write a checkpoint with random weights and the shapes of a released model",
                              [this] { return make_checkpoint_command(make_); });
     command.footer(
-        "The same options give the same files. A slice has fewer layers, experts or tokens than the model; widths stay.");
+        "The same options give the same files. A slice has fewer layers, experts or tokens than the model; widths stay.\n"
+        "Exit codes as for run; 130 if it was told to end, and then nothing is left of it.");
     command
         .add_option_function<std::string>(
             "--like", [&o](const std::string& name) { o.model = ling_model_of(name); }, "The released model")
@@ -354,7 +364,7 @@ Exit codes: 0; 1 for an error; 2 for a command line that is not understood; 130 
         ->type_name("bf16|fp8|fp8-ue8m0|fp4")
         ->default_str("bf16");
     const auto add_size = [&command](const char* name, std::optional<std::int64_t>& value, const char* help) {
-      add_number(command, name, value, 1, kMostTokens, help)->default_str("the model's");
+      add_number(command, name, value, 1, kMaxContext, help)->default_str("the model's");
     };
     add_size("--layers", o.layers, "Layers, in whole groups");
     add_size("--experts", o.experts, "Routed experts of a layer, a multiple of 8, at least 16");
@@ -367,7 +377,7 @@ Exit codes: 0; 1 for an error; 2 for a command line that is not understood; 130 
                                           "Bytes of tensors in a file at most, but one tensor at least; as in 4.5GB or 512MiB")
         ->type_name("SIZE")
         ->default_str("4.5GB");
-    add_number(command, "--threads", o.num_threads, 1, 4096, "Threads to compute with")->default_str("one a core");
+    add_number(command, "--threads", o.num_threads, 1, kMostThreads, "Threads to compute with")->default_str("one a core");
     command.add_flag("--headers-only", o.headers_only, "Sparse files that take no space: all weights are zero");
     command.add_option("DIR", make_.folder, "The folder to write: a new or an empty one")->required();
   }
@@ -391,10 +401,8 @@ int run_program(int argc, char** argv) {
     return CommandLine().run(argc, argv);
   } catch (const UsageError& error) {
     return report(error.what(), kExitUsage);
-  } catch (const std::bad_alloc&) {
-    return report("out of memory", kExitError);
   } catch (const std::exception& error) {
-    return report(error.what(), kExitError);
+    return report(message_of(error), kExitError);
   }
 }
 
@@ -403,7 +411,5 @@ int run_program(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   calandra::prepare_process();
-  std::signal(SIGPIPE, SIG_DFL);  // `calandra ... | head -1` ends quietly, even if the parent ignores the signal
-  std::signal(SIGXFSZ, SIG_IGN);  // a file at the size limit is an error of write(), not the end of the program
   return calandra::run_program(argc, argv);
 }

@@ -26,7 +26,7 @@ std::string read_stream(std::FILE* stream, const std::string& name) {
 
 void warn_if_larger_than_memory(std::int64_t weight_bytes) {
   const std::int64_t memory_bytes = std::int64_t{::sysconf(_SC_PHYS_PAGES)} * ::sysconf(_SC_PAGE_SIZE);
-  if (weight_bytes <= memory_bytes) return;
+  if (memory_bytes <= 0 || weight_bytes <= memory_bytes) return;
   write_note(fmt::format("note: weights of {} on a machine with {} of memory: they are read from disk again and again\n",
                          short_bytes(weight_bytes), short_bytes(memory_bytes)));
 }
@@ -42,11 +42,7 @@ std::unique_ptr<Model> open_model(const ModelArguments& arguments, bool with_mtp
     bar.update(done, total);
   });
   bar.clear();
-  const Config& config = model->config();
-  if (config.context > config.stated_context && !arguments.overrides.yarn_factor) {
-    write_note(fmt::format("note: a context of {}, and config.json allows {}: positions beyond it were never trained\n",
-                           with_commas(config.context), with_commas(config.stated_context)));
-  }
+  if (const auto remark = model->config().untrained_context_remark()) write_note(fmt::format("note: {}\n", *remark));
   return model;
 }
 
@@ -60,13 +56,13 @@ std::string short_name(const std::string& folder_or_name) {
   return path.filename().empty() || path.filename() == "." ? folder_or_name : path.filename().string();
 }
 
-std::string model_name(const Model& model) { return short_name(model.checkpoint().folder().string()); }
-
 std::string read_input(const std::filesystem::path& file) {
-  if (file == "-") return read_stream(stdin, "standard input");
+  if (file == "-") return read_stream(stdin, input_name(file));
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> stream(std::fopen(file.c_str(), "r"), &std::fclose);
   if (!stream) fail("{}: cannot open: {}", file.string(), std::strerror(errno));
-  return read_stream(stream.get(), file.string());
+  return read_stream(stream.get(), input_name(file));
 }
+
+std::string input_name(const std::filesystem::path& file) { return file == "-" ? "standard input" : file.string(); }
 
 }  // namespace calandra

@@ -14,10 +14,10 @@ std::unique_ptr<Model> open_model(const ModelArguments& arguments, bool with_mtp
 /// What to call a model in a line of text: the folder's name, or owner/name as given.
 std::string short_name(const std::string& folder_or_name);
 
-/// The same of an open model.
-std::string model_name(const Model& model);
-
 /// All of a file, a pipe or, for "-", standard input. Throws Error that names it.
 std::string read_input(const std::filesystem::path& file);
+
+/// What to call that in a line of text: "standard input" for "-".
+std::string input_name(const std::filesystem::path& file);
 
 }  // namespace calandra

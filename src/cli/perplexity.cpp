@@ -13,7 +13,7 @@ namespace calandra {
 int perplexity_command(const PerplexityArguments& arguments) {
   const std::string text = read_input(arguments.file);
   if (!is_valid_utf8(text))
-    write_note(fmt::format("note: {} is not all UTF-8; U+FFFD stands for stray bytes\n", arguments.file.string()));
+    write_note(fmt::format("note: {} is not all UTF-8; U+FFFD stands for stray bytes\n", one_line(input_name(arguments.file))));
   const auto model = open_model(arguments.model);
   const std::vector<std::int32_t> tokens = model->tokenizer().encode(text);
 

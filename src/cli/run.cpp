@@ -22,9 +22,7 @@ std::string read_text(const RunArguments& arguments) {
   std::string text = arguments.prompt ? *arguments.prompt : read_input(read_from);
   if (!arguments.prompt && text.ends_with('\n')) text.pop_back();
   if (text.empty()) {
-    fail("{}: found no text, expected a prompt", arguments.prompt   ? "--prompt"
-                                                 : read_from == "-" ? "standard input"
-                                                                    : read_from.string());
+    fail("{}: found no text, expected a prompt", arguments.prompt ? "--prompt" : input_name(read_from));
   }
   return text;
 }
@@ -96,7 +94,8 @@ int answer_once(const RunArguments& arguments, Model& model, const std::string& 
     json["settings"] = settings_as_json(options, model);
     write_out(json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
   }
-  tell(made, options, model, arguments.verbose, !arguments.json && !arguments.raw && answer.content.empty());
+  tell(made, options, model, arguments.verbose,
+       !arguments.json && !arguments.raw && answer.content.empty() && answer.tool_calls.empty());
   return made.finish_reason == FinishReason::Cancelled ? kExitInterrupted : kExitSuccess;
 }
 

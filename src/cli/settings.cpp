@@ -56,7 +56,7 @@ nlohmann::ordered_json settings_as_json(const GenerationOptions& options, const 
           {"max_tokens", options.max_tokens},
           {"stop", options.stop},
           {"stop_ids", options.stop_ids},
-          {"model", model_name(model)},
+          {"model", short_name(model.name())},
           {"context", model.config().context},
           {"activations", name_of(model.options().activations)},
           {"threads", model.compute().threads().num_threads()},

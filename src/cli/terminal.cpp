@@ -15,6 +15,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 #include <utility>
 
 namespace calandra {
@@ -31,16 +32,17 @@ constexpr char kReset[] = "\x1b[0m";
 volatile std::sig_atomic_t interrupt_pending = 0;
 volatile std::sig_atomic_t second_ends_program = 0;
 volatile std::sig_atomic_t style_in_use = 0;
-constexpr std::array kAskedSignals = {SIGINT, SIGTERM, SIGHUP};
+constexpr std::array kAskedSignals = {SIGINT, SIGTERM, SIGHUP};  // the first alone where endings are as ever
 std::array<struct sigaction, kAskedSignals.size()> before_watch;
-bool has_terminal = false;
-termios found_terminal;  // as it was at the start
+volatile std::sig_atomic_t changes_terminal = 0;
+termios found_terminal;  // as it was before
 int wake_pipe[2] = {-1, -1};
 
 void give_terminal_back() {
   if (style_in_use != 0) [[maybe_unused]]
     const auto written = ::write(STDOUT_FILENO, kReset, sizeof(kReset) - 1);
-  if (has_terminal) ::tcsetattr(STDIN_FILENO, TCSANOW, &found_terminal);
+  // From the background the terminal is not ours to set: asking would stop the process.
+  if (changes_terminal != 0 && ::tcgetpgrp(STDIN_FILENO) == ::getpgrp()) ::tcsetattr(STDIN_FILENO, TCSANOW, &found_terminal);
 }
 
 extern "C" void on_end(int signal) {
@@ -49,11 +51,9 @@ extern "C" void on_end(int signal) {
   std::raise(signal);
 }
 
-extern "C" void on_interrupt(int) {
+extern "C" void on_interrupt(int signal) {
   const int saved_errno = errno;
-  if (interrupt_pending != 0 && second_ends_program != 0) {
-    on_end(SIGINT);
-  }
+  if (interrupt_pending != 0 && second_ends_program != 0) on_end(signal);
   interrupt_pending = 1;
   [[maybe_unused]] const auto written = ::write(wake_pipe[1], "", 1);
   errno = saved_errno;
@@ -67,11 +67,16 @@ extern "C" void on_bus_error(int) {
   ::_exit(1);
 }
 
-void handle(int signal, void (*handler)(int), struct sigaction* before = nullptr) {
+/// Leaves a signal alone that is ignored, as SIGHUP under nohup. Returns the old meaning.
+struct sigaction handle(int signal, void (*handler)(int)) {
+  struct sigaction before {};
+  ::sigaction(signal, nullptr, &before);
+  if (before.sa_handler == SIG_IGN) return before;
   struct sigaction action {};
   action.sa_handler = handler;
   action.sa_flags = SA_RESTART;
-  ::sigaction(signal, &action, before);
+  ::sigaction(signal, &action, nullptr);
+  return before;
 }
 
 bool is_set(const char* variable) {
@@ -137,6 +142,10 @@ std::string one_line(std::string_view text) {
   return out;
 }
 
+std::string message_of(const std::exception& error) {
+  return dynamic_cast<const std::bad_alloc*>(&error) != nullptr ? "out of memory" : one_line(error.what());
+}
+
 std::string with_commas(std::int64_t number) {
   const std::string digits = std::to_string(number);
   std::string text;
@@ -181,17 +190,20 @@ void prepare_process() {
     // Or the next file that is opened takes the place of the stream. Writing to this one fails, as it should.
     if (::fcntl(fd, F_GETFD) < 0) ::open("/dev/null", O_RDONLY);
   }
-  has_terminal = ::tcgetattr(STDIN_FILENO, &found_terminal) == 0;
+  std::signal(SIGPIPE, SIG_DFL);  // `calandra ... | head -1` ends quietly, even if the parent ignores the signal
+  std::signal(SIGXFSZ, SIG_IGN);  // a file at the size limit is an error of write(), not the end of the program
   handle(SIGTERM, on_end);
   handle(SIGHUP, on_end);
   handle(SIGBUS, on_bus_error);
 }
 
+void remember_terminal() { changes_terminal = ::tcgetattr(STDIN_FILENO, &found_terminal) == 0 ? 1 : 0; }
+
 InterruptWatch::InterruptWatch(Second second, Ending ending) : num_signals_(ending == Ending::Asked ? kAskedSignals.size() : 1) {
   if (wake_pipe[0] < 0 && ::pipe2(wake_pipe, O_CLOEXEC | O_NONBLOCK) != 0) fail("pipe: {}", std::strerror(errno));
   clear();
   second_ends_program = second == Second::EndsProgram ? 1 : 0;
-  for (std::size_t i = 0; i < num_signals_; ++i) handle(kAskedSignals[i], on_interrupt, &before_watch[i]);
+  for (std::size_t i = 0; i < num_signals_; ++i) before_watch[i] = handle(kAskedSignals[i], on_interrupt);
 }
 
 InterruptWatch::~InterruptWatch() {

@@ -1,8 +1,9 @@
 #pragma once
-// What the program knows of the terminal: whether there is one, how to be seen on it, and Ctrl-C.
+// What the program knows of the terminal and of signals: whether there is a terminal, how to be seen on it, and Ctrl-C.
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <string>
 #include <string_view>
 
@@ -57,9 +58,16 @@ class ProgressBar {
 /// The same in one line, for messages.
 std::string one_line(std::string_view text);
 
-/// To be called once, first: missing standard streams are replaced, SIGTERM and SIGHUP give the terminal back as it was found,
-/// and a mapped file that was cut off while in use (SIGBUS) ends the program with a message.
+/// To be called once, first: missing standard streams are replaced, writing to a pipe nobody reads ends the program and writing
+/// past a limit is an error, SIGTERM and SIGHUP give the terminal back as it was found, and a mapped file that was cut off while in
+/// use (SIGBUS) ends the program with a message.
 void prepare_process();
+
+/// To be called before the terminal's settings are changed: how it is given back.
+void remember_terminal();
+
+/// What went wrong, for a message of one line.
+std::string message_of(const std::exception& error);
 
 /// Ctrl-C as a question to ask, instead of the end of the program. One at a time; the old meaning comes back with the destructor.
 class InterruptWatch {

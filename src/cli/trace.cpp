@@ -29,13 +29,13 @@ void warn_of_strange_numbers(const Trace& trace) {
     }
   }
   if (!strange.empty())
-    write_note(fmt::format("note: {} tensors hold values that are not finite: {}\n", strange.size(), fmt::join(strange, ", ")));
+    write_note(fmt::format("note: {} tensors hold values that are not finite, {} among them\n", strange.size(), strange.front()));
 }
 
 }  // namespace
 
 int trace_command(const TraceArguments& arguments) {
-  NewFile(arguments.dump);  // fails now rather than after the run
+  { const NewFile probe(arguments.dump); }  // fails now rather than after the run
   const auto model = open_model(arguments.model, true);
   TraceOptions options;
   options.ids = arguments.prompt ? model->tokenizer().encode(*arguments.prompt) : arguments.ids;

@@ -21,7 +21,7 @@ bool contains(std::span<const std::int32_t> ids, std::int32_t id) { return std::
 
 void check_prompt(std::int64_t length, std::int64_t context) {
   if (length == 0) fail("prompt: no tokens, expected at least 1");
-  if (length >= context) {
+  if (!leaves_room(length, context)) {
     fail(
         "prompt of {} tokens: expected at most {}, which leaves room for an answer in the context of {} (--context N asks for another)",
         length, context - 1, context);

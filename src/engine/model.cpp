@@ -25,7 +25,8 @@ std::variant<ChatTemplate, Error> load_template(const std::filesystem::path& fol
 }  // namespace
 
 Model::Model(const std::string& folder_or_name, const ModelOptions& options, const Checkpoint::Progress& progress)
-    : options_(options),
+    : name_(folder_or_name),
+      options_(options),
       checkpoint_(Checkpoint::open(locate_checkpoint(folder_or_name), options.overrides, progress)),
       threads_(options.threads),
       compute_(kernels_for(choose_isa()), threads_, options.activations, checkpoint_.config().fp8_power_of_two_activations),
@@ -44,8 +45,7 @@ const ChatTemplate& Model::chat_template() const {
 }
 
 const Tokenizer& Model::tokenizer() const {
-  if (!tokenizer_)
-    fail("{}: no tokenizer.json, which text needs; `trace --ids` computes on token ids", checkpoint_.folder().string());
+  if (!tokenizer_) fail("{}: no tokenizer.json, which text needs; token ids do not", checkpoint_.folder().string());
   return *tokenizer_;
 }
 

@@ -32,6 +32,8 @@ class Model {
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;
 
+  /// As it was asked for: a folder, or owner/name.
+  const std::string& name() const { return name_; }
   const Checkpoint& checkpoint() const { return checkpoint_; }
   const Config& config() const { return checkpoint_.config(); }
   const ModelOptions& options() const { return options_; }
@@ -48,6 +50,7 @@ class Model {
   std::int64_t num_samplable() const;
 
  private:
+  std::string name_;
   ModelOptions options_;
   Checkpoint checkpoint_;
   ThreadPool threads_;

@@ -39,7 +39,8 @@ PerplexityResult measure_window(Model& model, std::span<const std::int32_t> toke
       const std::span row{out.row(r), static_cast<std::size_t>(model.num_samplable())};
       const std::int32_t next = tokens[static_cast<std::size_t>(begin + r + 1)];
       const double nats = negative_log_probability(row, next);
-      if (!std::isfinite(nats)) fail("logits after {} tokens of a window: not all are finite numbers", begin + r + 1);
+      if (!std::isfinite(nats))
+        fail("logits after {} tokens of a window: found infinities or no numbers, expected finite numbers", begin + r + 1);
       result.nats += nats;
       result.predicted_bytes += std::ssize(model.tokenizer().token_bytes(next));
     }

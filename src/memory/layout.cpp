@@ -1,5 +1,6 @@
 #include "memory/layout.h"
 
+#include "base/aligned.h"
 #include "base/integer.h"
 
 #include <algorithm>
@@ -8,7 +9,6 @@ namespace calandra {
 namespace {
 
 constexpr std::int64_t kPageTokens = 64;
-constexpr std::int64_t kAlignment = 64;   // a cache line
 constexpr std::int64_t kConvInputs = 3;   // inputs that a convolution of 4 taps looks back
 constexpr std::int64_t kConvStreams = 3;  // q, k, v
 
@@ -30,7 +30,7 @@ MemoryLayout memory_layout(const Config& config, CacheType cache_type, bool with
   m.tail_bytes = m.tail_values * value_bytes(cache_type);
   const std::int64_t row_bytes = m.latent_row_values * value_bytes(cache_type);
   const std::int64_t widest = std::max(m.mla_layers, m.mtp_layers);
-  m.block_bytes = std::max({m.state_floats * 4, m.tail_bytes, ceil_div(row_bytes * widest, kAlignment) * kAlignment});
+  m.block_bytes = ceil_div(std::max(m.state_floats * 4, row_bytes * widest), std::int64_t{kCacheLine}) * std::int64_t{kCacheLine};
 
   m.tails_per_block = m.block_bytes / m.tail_bytes;
   m.tail_blocks = m.kda_layers > 0 ? ceil_div(m.kda_layers, m.tails_per_block) : 0;

@@ -41,10 +41,7 @@ nlohmann::ordered_json parse_json(std::string_view text, const std::string& wher
   try {
     return nlohmann::ordered_json::parse(text);
   } catch (const nlohmann::ordered_json::exception& error) {
-    std::string_view what = error.what();  // "[json.exception.parse_error.101] parse error at line 1, column 2: ..."
-    constexpr std::string_view kBegin = "parse error at ";
-    if (const std::size_t at = what.find(kBegin); at != what.npos) what.remove_prefix(at + kBegin.size());
-    fail("{}: not JSON: {}", where, printable(what));
+    fail("{}: not JSON: {}", where, printable(json_complaint(error.what())));
   }
 }
 

@@ -31,9 +31,9 @@ TEST(IsThere, ALinkToNothingIsAnErrorAndNotAbsence) {
   EXPECT_TRUE(is_there(folder / "a"));
   EXPECT_TRUE(is_there(folder / "good"));
   EXPECT_FALSE(is_there(folder / "b"));
-  EXPECT_EQ(error_of([&] { is_there(folder / "dangling"); }),
-            (folder / "dangling").string() + ": a link to b, which is not there");
-  EXPECT_EQ(error_of([&] { is_there(folder / "loop"); }), (folder / "loop").string() + ": a link to loop, which leads nowhere");
+  EXPECT_EQ(error_of([&] { is_there(folder / "dangling"); }), (folder / "dangling").string() + ": a link to b: nothing is there");
+  EXPECT_EQ(error_of([&] { is_there(folder / "loop"); }),
+            (folder / "loop").string() + ": a link to loop: Too many levels of symbolic links");
 }
 
 TEST(ReadTextFile, RefusesMoreThanTheLimit) {

@@ -346,6 +346,13 @@ TEST(Config, ADeeplyNestedValueIsNamedNotPrinted) {
   EXPECT_THAT(parse_config(text, "config.json").remarks, ElementsAre("odd is a list of 1 values: an unknown key, ignored"));
 }
 
+TEST(Config, AListOfEndsThatWouldTakeLongIsRefused) {
+  nlohmann::ordered_json config = nlohmann::ordered_json::parse(read_text_file(source_path("models/austen-5m/config.json")));
+  config["eos_token_id"] = std::vector<int>(4097, 1);
+  EXPECT_THAT(error_of([&] { parse_config(config.dump(), "config.json"); }),
+              HasSubstr("eos_token_id: found a list of 4097 values, expected at most 4096 of them"));
+}
+
 TEST(Config, UnknownKeysAreRemarkedUnlessNull) {
   Json json = tiny();
   json["sliding_window"] = 4096;
@@ -499,7 +506,7 @@ TEST(Overrides, YarnByNameStretchesTheContext) {
 TEST(Overrides, AContextBeyondTheConfigTakesANameAndLeavesARemark) {
   const Config longer = parse(tiny(), {.yarn_factor = {}, .context = 200000});
   EXPECT_EQ(longer.context, 200000);
-  EXPECT_THAT(longer.remarks, ElementsAre("context 200000 as asked for; config.json allows 131072"));
+  EXPECT_THAT(longer.remarks, ElementsAre("context 200000 as asked for; positions from 131072 on were never trained"));
   const Config shorter = parse(tiny(), {.yarn_factor = {}, .context = 4096});
   EXPECT_EQ(shorter.context, 4096);
   EXPECT_THAT(shorter.remarks, IsEmpty());

@@ -224,13 +224,20 @@ TEST(Synthetic, RefusesWhatCannotBe) {
   EXPECT_THAT(error_of([] { synthetic_format_of("int4"); }), AllOf(HasSubstr("int4"), HasSubstr("bf16, fp8, fp8-ue8m0, fp4")));
 }
 
+TEST(Synthetic, ModelsAreNamedAsTheHubNamesThemOrInSmallLetters) {
+  for (const char* name : {"ling-3.0-tiny", "Ling-3.0-tiny", "inclusionAI/Ling-3.0-tiny"})
+    EXPECT_EQ(ling_model_of(name), LingModel::Tiny30) << name;
+  EXPECT_THAT(error_of([] { ling_model_of("someone/ling-3.0-tiny"); }), HasSubstr("expected one of"));
+}
+
 TEST(Synthetic, TouchesNoFolderThatHoldsSomething) {
   const TemporaryFolder folder;
   write_file(folder / "notes.txt", "mine");
   EXPECT_THAT(error_of([&] { make_checkpoint(small_config(), in_format(SyntheticFormat::Bf16), folder.path()); }),
               AllOf(HasSubstr(folder.path().string()), HasSubstr("found notes.txt in it")));
   EXPECT_EQ(files_of(folder.path()), (std::map<std::string, std::string>{{"notes.txt", "mine"}}));
-  EXPECT_NE(error_of([&] { make_checkpoint(small_config(), in_format(SyntheticFormat::Bf16), folder / "notes.txt"); }), "");
+  EXPECT_THAT(error_of([&] { make_checkpoint(small_config(), in_format(SyntheticFormat::Bf16), folder / "notes.txt"); }),
+              HasSubstr("notes.txt: found a file, expected a new or empty folder"));
 }
 
 TEST(Synthetic, AFullDiskIsToldAndLeavesNothing) {

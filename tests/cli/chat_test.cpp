@@ -237,6 +237,15 @@ TEST_F(ChatTest, HistoryOutlivesTheProgramAndIsPrivate) {
   chat.expect("Knightley?");
 }
 
+TEST_F(ChatTest, AChatWithAnotherModelIsRemarked) {
+  const std::string file = folder_ / "chat.json";
+  write_file(file, R"({"format": "calandra chat 1", "system": "", "think": null, "tools": [], "messages": [], "token_ids": [],
+    "settings": {"temperature": 1, "top_k": 0, "top_p": 1, "min_p": 0, "seed": 1, "max_tokens": 2, "stop": [], "model": "austen-5b"}})");
+  TerminalRun chat(arguments(), environment());
+  say(chat, "/load " + file);
+  EXPECT_THAT(leave(chat), HasSubstr("note: saved with the model austen-5b, this is austen-5m"));
+}
+
 TEST_F(ChatTest, ChatsAtTheSameTimeKeepEachOthersHistory) {
   TerminalRun first(arguments({"--max-tokens", "1"}), environment());
   say(first, "Emma");

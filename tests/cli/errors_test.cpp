@@ -46,7 +46,9 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"UnknownOption", {"run", "--warp", "9"}, 2, "--warp"},
         Mistake{"NumberExpected", {"run", "-p", "x", "--top-k", "many"}, 2, "--top-k"},
         Mistake{"NegativeTemperature", {"run", "-p", "x", "--temp", "-1"}, 2, "--temp -1: expected a number from 0 to 100"},
-        Mistake{"TopPAboveOne", {"run", "-p", "x", "--top-p", "1.5"}, 2, "--top-p 1.5: expected a number from 0 to 1"},
+        Mistake{"TopPAboveOne", {"run", "-p", "x", "--top-p", "1.5"}, 2, "--top-p 1.5: expected a number above 0 and up to 1"},
+        Mistake{"TopPOfNothing", {"run", "-p", "x", "--top-p", "0"}, 2, "--top-p 0: expected a number above 0"},
+        Mistake{"HelpOfNothing", {"help", "fly"}, 2, "help fly: no such command"},
         Mistake{"EmptyStopString", {"run", "-p", "x", "--stop="}, 2, "stop"},
         Mistake{"WrongWordForThink", {"run", "-p", "x", "--think", "maybe"}, 2, "--think"},
         Mistake{"WrongRopeScaling", {"run", "-p", "x", "--rope-scaling", "linear:2"}, 2, "yarn:FACTOR"},
@@ -60,14 +62,14 @@ INSTANTIATE_TEST_SUITE_P(
                 2,
                 "--seed 18446744073709551616: expected an integer from 0 to 18446744073709551615"},
         Mistake{"SyntheticSeedThatWouldWrap",
-                {"make-checkpoint", "--like", "ling-3.0-tiny", "--seed", "-1", "/tmp/x"},
+                {"make-checkpoint", "--like", "ling-3.0-tiny", "--seed", "-1", "/no/such/folder/x"},
                 2,
                 "--seed -1"},
         Mistake{"TokensThatWouldBeCut", {"run", "-p", "x", "-n", "99999999999999999999"}, 2, "--max-tokens 99999999999999999999"},
         Mistake{"NumberAndMore", {"run", "-p", "x", "--context", "4k"}, 2, "--context 4k"},
         Mistake{"ContextOfNone", {"run", "-p", "x", "--context", "0"}, 2, "--context 0"},
         Mistake{"SizeInNoUnit",
-                {"make-checkpoint", "--like", "ling-3.0-tiny", "--shard-size", "5XB", "/tmp/x"},
+                {"make-checkpoint", "--like", "ling-3.0-tiny", "--shard-size", "5XB", "/no/such/folder/x"},
                 2,
                 "--shard-size 5XB"},
         Mistake{"EmptyIds", {"trace", kBundledModel, "--ids", "", "--dump", "x"}, 2, "--ids"},
@@ -134,6 +136,19 @@ TEST(Errors, BrokenCheckpointsAreToldInOneLine) {
               HasSubstr("generation_config.json: top_p: found 0, expected more than 0, at most 1"));
 }
 
+TEST(Errors, ALinkToNothingIsNotTakenForAbsence) {
+  const TemporaryFolder folder;
+  std::filesystem::copy(kBundledModel, folder.path(), std::filesystem::copy_options::recursive);
+  for (const char* file : {"generation_config.json", "chat_template.jinja", "tokenizer.json"}) {
+    std::filesystem::rename(folder / file, folder / "kept");
+    std::filesystem::create_symlink("/no/such/file", folder / file);
+    const Outcome outcome = run_program({"run", folder.path().string(), "--chat", "-p", "x", "-n", "1"});
+    EXPECT_EQ(outcome.code, 1);
+    EXPECT_THAT(outcome.err, HasSubstr(std::string(file) + ": a link to /no/such/file: nothing is there"));
+    std::filesystem::rename(folder / "kept", folder / file);
+  }
+}
+
 TEST(Errors, APipeIsReadAndANamedPipeInPlaceOfAFileIsRefused) {
   const Outcome outcome = run_shell("echo It is a truth | \"$CALANDRA\" run -f /dev/stdin --temp 0 -n 2");
   EXPECT_EQ(outcome.code, 0) << outcome.err;
@@ -163,12 +178,18 @@ TEST(Errors, AModelFileThatIsCutOffWhileInUseEndsTheProgramWithAMessage) {
 
 TEST(Errors, MakeCheckpointThatIsToldToEndLeavesNothing) {
   const TemporaryFolder folder;
-  const Outcome outcome =
-      run_shell(fmt::format("cd '{}'; \"$CALANDRA\" make-checkpoint --like ling-3.0-tiny a/b & sleep 0.5; kill -TERM $!; wait $!",
-                            folder.path().string()));
+  const Outcome outcome = run_shell(fmt::format(
+      "cd '{}'; \"$CALANDRA\" make-checkpoint --like ling-3.0-tiny a/b & until [ -e a/b/*.partial ]; do sleep 0.01; done; kill -TERM $!; wait $!",
+      folder.path().string()));
   EXPECT_EQ(outcome.code, 130);
   EXPECT_THAT(outcome.err, HasSubstr("a/b: stopped"));
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
+TEST(Errors, AHangUpThatIsIgnoredIsIgnored) {
+  const Outcome outcome =
+      run_shell("trap '' HUP; \"$CALANDRA\" run -p 'It is' -n 300 --ignore-eos & sleep 0.2; kill -HUP $!; wait $!");
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
 }
 
 TEST(Errors, ReaderThatLeavesEndsTheProgramQuietly) {

@@ -122,6 +122,7 @@ TerminalRun::TerminalRun(const Arguments& arguments, const std::map<std::string,
   child_ = ::forkpty(&terminal_, nullptr, nullptr, &size);
   if (child_ == 0) {
     ::setenv("TERM", "xterm", 1);
+    ::unsetenv("CALANDRA_HISTORY");  // a developer's own
     for (const auto& [name, value] : environment) ::setenv(name.c_str(), value.c_str(), 1);
     become(words);
   }

@@ -200,10 +200,12 @@ class TwoByteModel {
     const auto end = 8 + header_bytes + head["data_offsets"][1].get<std::size_t>();
     const std::size_t row_bytes = (end - first) / head["shape"][0].get<std::size_t>();
     std::fill(file.begin() + static_cast<std::ptrdiff_t>(first), file.begin() + static_cast<std::ptrdiff_t>(end), '\0');
-    // One row is the negative of the other: one of them has a positive logit, all others have 0.
+    // One row is the negative of the other, 1 against -1 in every third column: one of the two has a positive logit, all other
+    // tokens have 0.
     for (const auto& [token, high_byte] : {std::pair{one, '\x3F'}, {other, '\xBF'}}) {
       const std::size_t row = first + vocabulary.at(token).get<std::size_t>() * row_bytes;
-      for (std::size_t at = 0; at < row_bytes; at += 2) file.replace(row + at, 2, {'\x80', at % 6 == 0 ? high_byte : '\0'});
+      for (std::size_t at = 0; at < row_bytes; at += 2)
+        file.replace(row + at, 2, {at % 6 == 0 ? '\x80' : '\0', at % 6 == 0 ? high_byte : '\0'});
     }
     write_file(folder_ / "model.safetensors", file);
   }
@@ -212,6 +214,13 @@ class TwoByteModel {
  private:
   TemporaryFolder folder_;
 };
+
+TEST(Run, AContextBeyondTheModelsIsRemarked) {
+  const Outcome beyond = run_program(greedy({"-p", "Z", "-n", "1", "--context", "40000"}));
+  EXPECT_EQ(beyond.code, 0);
+  EXPECT_EQ(beyond.err, "note: context 40000 as asked for; positions from 32768 on were never trained\n");
+  EXPECT_THAT(run_program(greedy({"-p", "Z", "-n", "1", "--context", "40000", "--rope-scaling", "yarn:2"})).err, IsEmpty());
+}
 
 TEST(Run, StrayBytesComeOutAsReplacementCharacters) {
   const TwoByteModel model("Ã", "ä");  // the bytes C3 and E4, which begin characters that never come

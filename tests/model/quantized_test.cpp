@@ -1,5 +1,4 @@
-// The same weights stored with fewer bits are nearly the same model. A scale that is missing, transposed or read from the
-// wrong block makes another model, which no test of a single format sees if its golden data came from the same mistake.
+// The same weights stored with fewer bits are nearly the same model.
 
 #include "model/harness.h"
 
