@@ -71,9 +71,7 @@ LineReader::LineReader(std::filesystem::path history_file)
   HistEvent event;
   history(editor_->history, &event, H_SETSIZE, kHistoryEntries);
   history(editor_->history, &event, H_SETUNIQUE, 1);
-  if (!history_file_.empty()) {
-    history(editor_->history, &event, H_LOAD, history_file_.c_str());
-  }
+  if (!history_file_.empty()) history(editor_->history, &event, H_LOAD, history_file_.c_str());
   el_set(editor_->line, EL_CLIENTDATA, editor_.get());
   el_set(editor_->line, EL_PROMPT, &Editor::prompt_of);
   el_set(editor_->line, EL_EDITOR, "emacs");

@@ -20,16 +20,14 @@ nlohmann::json golden_info(const std::string& name) {
   return nlohmann::json::parse(std::ifstream(golden_path(name) / "golden.json"));
 }
 
-Trace trace_variant(const std::string& name, Activations activations, const GoldenTensors& golden, const nlohmann::json& info) {
+/// A variant fed with `ids`; `asked` has the rest.
+Trace trace_variant(const std::string& name, Activations activations, std::span<const std::int64_t> ids, TraceOptions asked) {
   ModelOptions options;
   options.activations = activations;
   options.with_mtp = true;
   Model model(golden_path(name).string(), options);
-  TraceOptions trace;
-  for (const std::int64_t id : golden.ints("input_ids")) trace.ids.push_back(static_cast<std::int32_t>(id));
-  trace.greedy = static_cast<std::int64_t>(golden.ints("greedy_ids").size());
-  trace.splits = {info.at("snapshot_position").get<std::int64_t>()};
-  return run_trace(model, trace);
+  asked.ids.assign(ids.begin(), ids.end());
+  return run_trace(model, asked);
 }
 
 std::vector<float> floats(const TraceTensor& tensor) {
@@ -58,9 +56,12 @@ TEST_P(Golden, Fp32EqualsTheReferenceInEveryTensor) {
   const std::string& name = GetParam();
   const auto golden = GoldenTensors::load(golden_path(name) / "golden.safetensors");
   const auto info = golden_info(name);
-  const Trace trace = trace_variant(name, Activations::Fp32, golden, info);
-
   const auto greedy = golden.ints("greedy_ids");
+  TraceOptions asked;
+  asked.greedy = std::ssize(greedy);
+  asked.splits = {info.at("snapshot_position").get<std::int64_t>()};
+  const Trace trace = trace_variant(name, Activations::Fp32, golden.ints("input_ids"), asked);
+
   EXPECT_EQ(std::vector<std::int64_t>(trace.greedy_ids.begin(), trace.greedy_ids.end()), greedy);
   if (info.contains("mtp_draft_ids")) {
     EXPECT_EQ(trace.draft_ids, info.at("mtp_draft_ids").get<std::vector<std::int32_t>>());
@@ -119,15 +120,11 @@ void expect_no_worse(const std::string& name, Activations activations, const cha
   const auto prompt = golden.ints("input_ids"), continuation = golden.ints("greedy_ids");
   const auto length = static_cast<std::int64_t>(prompt.size()), drawn = static_cast<std::int64_t>(continuation.size());
 
-  ModelOptions options;
-  options.activations = activations;
-  options.with_mtp = true;
-  Model model(golden_path(name).string(), options);
+  auto ids = prompt;
+  ids.insert(ids.end(), continuation.begin(), continuation.end());
   TraceOptions asked;
-  asked.ids.assign(prompt.begin(), prompt.end());
-  asked.ids.insert(asked.ids.end(), continuation.begin(), continuation.end());
   asked.splits = {info.at("snapshot_position").get<std::int64_t>(), length};
-  const Trace trace = run_trace(model, asked);
+  const Trace trace = trace_variant(name, activations, ids, asked);
 
   const auto expect = [&](const std::string& tensor, const std::string& golden_name, std::int64_t first,
                           const nlohmann::json& limit) {
@@ -146,15 +143,15 @@ void expect_no_worse(const std::string& name, Activations activations, const cha
   }
 
   double other_routes = 0, other_tokens = 0;
-  const auto top_k = static_cast<std::size_t>(model.config().top_k);
   for (const auto& [tensor, view] : golden.file().tensors()) {
     if (tensor.find(".state@") != std::string::npos) expect(tensor, tensor, 0, levels.at("kda_state_rms_error"));
     if (tensor.find("router") == std::string::npos || !tensor.ends_with(".ids")) continue;
     const auto ours = ids_of(trace.tensors.at(tensor)), theirs = golden.ints(tensor);
+    const auto top_k = static_cast<std::size_t>(view.shape[1]);
     for (std::size_t row = 0; row < theirs.size() / top_k; ++row)
       other_routes += route(ours, row, top_k) != route(theirs, row, top_k) ? 1 : 0;
   }
-  const auto vocab = model.config().vocab;
+  const std::int64_t vocab = golden.shape("logits")[1];
   const auto logits = rows_of(trace.tensors.at("logits"), length - 1, drawn);
   for (std::int64_t n = 0; n < drawn; ++n) {
     const auto row = std::span(logits).subspan(static_cast<std::size_t>(n * vocab), static_cast<std::size_t>(vocab));
