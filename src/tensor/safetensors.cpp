@@ -236,7 +236,7 @@ struct SafetensorsWriter::State {
   std::int64_t written = 0;  // of the data
 };
 
-SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, const std::vector<TensorHeader>& tensors,
+SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, const std::vector<TensorHeader>& tensors,
                                      const std::map<std::string, std::string>& metadata) {
   std::string header = "{";
   if (!metadata.empty()) {
@@ -267,8 +267,7 @@ SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, const std::vect
   }
 
   const std::uint64_t length = header.size();
-  state_ =
-      std::make_unique<State>(State{NewFile(std::move(path)), static_cast<std::int64_t>(kLengthBytes + header.size()), offset});
+  state_ = std::make_unique<State>(State{NewFile(path), static_cast<std::int64_t>(kLengthBytes + header.size()), offset});
   state_->file.write(std::as_bytes(std::span(&length, 1)));
   state_->file.write(std::as_bytes(std::span(header)));
 }

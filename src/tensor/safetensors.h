@@ -74,7 +74,7 @@ struct TensorHeader {
 class SafetensorsWriter {
  public:
   /// All members throw Error on any write failure, for example a full disk, naming the path.
-  SafetensorsWriter(std::filesystem::path path, const std::vector<TensorHeader>& tensors,
+  SafetensorsWriter(const std::filesystem::path& path, const std::vector<TensorHeader>& tensors,
                     const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
   ~SafetensorsWriter();
   SafetensorsWriter(SafetensorsWriter&&) noexcept;

@@ -57,7 +57,8 @@ class SchemaReader {
 
   JsonTypes read(const Json& schema) {
     add_part(schema);
-    for (std::size_t i = 0; i < parts_.size(); ++i) read_part(*parts_[i]);  // parts_ grows meanwhile
+    std::size_t num_read = 0;
+    while (num_read < parts_.size()) read_part(*parts_[num_read++]);  // which adds parts
     return types_;
   }
 

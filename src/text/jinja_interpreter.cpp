@@ -244,7 +244,7 @@ void Interpreter::run_call_block(const CallBlock& statement, const ScopePtr& sco
   const auto& node = std::get<CallOf>(statement.call->node);
   Arguments arguments = evaluate_arguments(node.arguments, scope);
   arguments.named.emplace_back("caller", runtime_.make<MacroObject>(*this, statement.caller, scope));
-  write(to_text(runtime_, evaluate_call(node, std::move(arguments), scope)));
+  write(to_text(runtime_, evaluate_call(node, arguments, scope)));
 }
 
 Value Interpreter::call_macro(const MacroDefinition& macro, const ScopePtr& scope, const Arguments& arguments) {
@@ -387,7 +387,7 @@ Value Interpreter::evaluate_node(const TestOf& node, const ScopePtr& scope) {
 }
 
 Value Interpreter::evaluate_node(const Unary& node, const ScopePtr& scope) {
-  const Value value = evaluate(*node.operand, scope);
+  Value value = evaluate(*node.operand, scope);
   if (node.operation == UnaryOperator::LogicalNot) return !value.truth();
   if (value.is_undefined()) fail("{}", value.reason());
   if (!value.number()) fail("bad operand type for unary operator: '{}'", type_name(value));
