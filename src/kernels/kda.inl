@@ -122,7 +122,7 @@ void kda_block(const KdaSteps& steps, const StateBlock<whole>& state, const Held
 
 inline void kda_recurrence(const KdaSteps& steps, float* state, std::int64_t begin, std::int64_t end) {
   if (steps.tokens <= 0) return;
-  const HeldBlock held = {scratch(steps.key_dim * kChannelBlock), kChannelBlock, kChannelBlock};
+  const HeldBlock held = {scratch(ScratchUse::State, steps.key_dim * kChannelBlock), kChannelBlock, kChannelBlock};
   std::int64_t first = begin;
   for (; end - first >= kChannelBlock; first += kChannelBlock) {
     kda_block<true>(steps, {state + first, steps.value_dim, kChannelBlock}, held, first);

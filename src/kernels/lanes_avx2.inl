@@ -17,7 +17,21 @@ struct Mask {
   __m256 low, high;
 };
 
-constexpr int kColumnsOf[5] = {0, 4, 2, 1, 1};  // accumulators fill at most half of the 16 registers
+// Accumulators of a stream fill half of the 16 registers at most. Those of a tile, 4 x 3, its weights and an input fill all.
+constexpr int kStreamsOf[5] = {0, 3, 2, 1, 1};
+constexpr int kTileOutputs = 3;
+
+using Part = __m256;
+constexpr int kParts = 2;
+constexpr int kPartLanes = 8;
+
+/// Bytes of ones where a NaN was.
+struct CodesSeen {
+  __m128i nan;
+};
+inline CodesSeen no_codes_seen() { return {_mm_setzero_si128()}; }
+inline bool any_nan(CodesSeen seen) { return _mm_movemask_epi8(seen.nan) != 0; }
+constexpr float kE4m3Unit = 256.0f;
 
 inline Lanes broadcast(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
 inline Lanes zero_lanes() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
@@ -29,6 +43,13 @@ inline void store(float* address, Lanes x) {
   _mm256_storeu_ps(address, x.low);
   _mm256_storeu_ps(address + 8, x.high);
 }
+
+inline Part zero_part() { return _mm256_setzero_ps(); }
+inline Part broadcast_part(float x) { return _mm256_set1_ps(x); }
+inline Part load_part(const float* address) { return _mm256_loadu_ps(address); }
+inline void store_part(float* address, Part x) { _mm256_storeu_ps(address, x); }
+inline Part fma_part(Part a, Part b, Part c) { return _mm256_fmadd_ps(a, b, c); }
+inline Lanes lanes_of(const Part (&parts)[kParts]) { return {parts[0], parts[1]}; }
 
 inline Lanes operator+(Lanes a, Lanes b) { return {_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)}; }
 inline Lanes operator-(Lanes a, Lanes b) { return {_mm256_sub_ps(a.low, b.low), _mm256_sub_ps(a.high, b.high)}; }
@@ -99,30 +120,34 @@ inline Lanes load_f16(const void* address) {
   return {_mm256_cvtph_ps(_mm_loadu_si128(p)), _mm256_cvtph_ps(_mm_loadu_si128(p + 1))};
 }
 
-/// e4m3 has the layout of a half with the exponent 8 smaller: shift into place, convert, multiply by 2^8. Only NaN, an
-/// ordinary half after the shift, needs a correction.
-inline Lanes load_e4m3(const void* address) {
+/// 16 halves -> floats.
+inline Lanes floats_of_halves(__m256i halves) {
+  return {_mm256_cvtph_ps(_mm256_castsi256_si128(halves)), _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1))};
+}
+
+/// e4m3 has the layout of a half whose exponent is 8 smaller: shifted into place it means the code times 2^-8. Only NaN
+/// would be a number.
+inline Lanes load_e4m3(const void* address, CodesSeen& seen) {
   const __m128i codes = _mm_loadu_si128(static_cast<const __m128i_u*>(address));
+  const __m128i nan = _mm_set1_epi8(-1);
+  seen.nan = _mm_or_si128(seen.nan, _mm_cmpeq_epi8(_mm_or_si128(codes, _mm_set1_epi8(-128)), nan));
   const __m256i wide = _mm256_slli_epi16(_mm256_cvtepi8_epi16(codes), 7);  // the sign is now in bits 15 and 14
-  const __m256i magnitude = _mm256_and_si256(wide, _mm256_set1_epi16(0x3F80));
-  const __m256i nan = _mm256_cmpeq_epi16(magnitude, _mm256_set1_epi16(0x3F80));
-  const __m256i half =
-      _mm256_or_si256(_mm256_andnot_si256(_mm256_set1_epi16(0x4000), wide), _mm256_and_si256(nan, _mm256_set1_epi16(0x7E00)));
-  const __m256 scale = _mm256_set1_ps(256.0f);
-  return {_mm256_mul_ps(_mm256_cvtph_ps(_mm256_castsi256_si128(half)), scale),
-          _mm256_mul_ps(_mm256_cvtph_ps(_mm256_extracti128_si256(half, 1)), scale)};
+  return floats_of_halves(_mm256_and_si256(wide, _mm256_set1_epi16(-0x4080)));
 }
 
 /// The eight magnitudes are halves whose low byte is zero: a byte shuffle looks up the high byte.
-inline Lanes load_e2m1(const void* address) {
-  const __m128i pairs = _mm_loadl_epi64(static_cast<const __m128i_u*>(address));
+inline void load_e2m1(const void* address, Lanes& first, Lanes& second) {
+  const __m128i pairs = _mm_loadu_si128(static_cast<const __m128i_u*>(address));
   const __m128i nibble = _mm_set1_epi8(15);
-  const __m128i codes = _mm_unpacklo_epi8(_mm_and_si128(pairs, nibble), _mm_and_si128(_mm_srli_epi16(pairs, 4), nibble));
   const __m128i high_bytes = _mm_setr_epi8(0x00, 0x38, 0x3C, 0x3E, 0x40, 0x42, 0x44, 0x46,  //
                                            -0x80, -0x48, -0x44, -0x42, -0x40, -0x3E, -0x3C, -0x3A);
-  const __m128i high = _mm_shuffle_epi8(high_bytes, codes);
+  const __m128i even = _mm_shuffle_epi8(high_bytes, _mm_and_si128(pairs, nibble));
+  const __m128i odd = _mm_shuffle_epi8(high_bytes, _mm_and_si128(_mm_srli_epi16(pairs, 4), nibble));
   const __m128i zero = _mm_setzero_si128();
-  return {_mm256_cvtph_ps(_mm_unpacklo_epi8(zero, high)), _mm256_cvtph_ps(_mm_unpackhi_epi8(zero, high))};
+  const __m128i low = _mm_unpacklo_epi8(even, odd);
+  const __m128i high = _mm_unpackhi_epi8(even, odd);
+  first = {_mm256_cvtph_ps(_mm_unpacklo_epi8(zero, low)), _mm256_cvtph_ps(_mm_unpackhi_epi8(zero, low))};
+  second = {_mm256_cvtph_ps(_mm_unpacklo_epi8(zero, high)), _mm256_cvtph_ps(_mm_unpackhi_epi8(zero, high))};
 }
 
 }  // namespace

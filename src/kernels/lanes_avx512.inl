@@ -16,18 +16,38 @@ struct Mask {
   __mmask16 v;
 };
 
-constexpr int kColumnsOf[5] = {0, 4, 4, 4, 4};
+constexpr int kStreamsOf[5] = {0, 4, 4, 4, 4};
+constexpr int kTileOutputs = 6;  // 24 accumulators, 6 weights and an input fill 31 of 32 registers
+
+using Part = Lanes;
+constexpr int kParts = 1;
+constexpr int kPartLanes = 16;
+
+/// Bytes of ones where a NaN was.
+struct CodesSeen {
+  __m128i nan;
+};
+inline CodesSeen no_codes_seen() { return {_mm_setzero_si128()}; }
+inline bool any_nan(CodesSeen seen) { return _mm_movemask_epi8(seen.nan) != 0; }
+constexpr float kE4m3Unit = 256.0f;
 
 inline Lanes broadcast(float x) { return {_mm512_set1_ps(x)}; }
 inline Lanes zero_lanes() { return {_mm512_setzero_ps()}; }
 inline Lanes load(const void* address) { return {_mm512_loadu_ps(address)}; }
 inline void store(float* address, Lanes x) { _mm512_storeu_ps(address, x.v); }
 
+inline Part zero_part() { return zero_lanes(); }
+inline Part broadcast_part(float x) { return broadcast(x); }
+inline Part load_part(const float* address) { return load(address); }
+inline void store_part(float* address, Part x) { store(address, x); }
+inline Lanes lanes_of(const Part (&parts)[kParts]) { return parts[0]; }
+
 inline Lanes operator+(Lanes a, Lanes b) { return {_mm512_add_ps(a.v, b.v)}; }
 inline Lanes operator-(Lanes a, Lanes b) { return {_mm512_sub_ps(a.v, b.v)}; }
 inline Lanes operator*(Lanes a, Lanes b) { return {_mm512_mul_ps(a.v, b.v)}; }
 inline Lanes operator/(Lanes a, Lanes b) { return {_mm512_div_ps(a.v, b.v)}; }
 inline Lanes fma(Lanes a, Lanes b, Lanes c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+inline Part fma_part(Part a, Part b, Part c) { return fma(a, b, c); }
 inline Lanes min(Lanes a, Lanes b) { return {_mm512_min_ps(a.v, b.v)}; }
 inline Lanes max(Lanes a, Lanes b) { return {_mm512_max_ps(a.v, b.v)}; }
 
@@ -78,22 +98,21 @@ inline void store_halves(void* address, Words x) {
 inline Lanes load_f16(const void* address) { return {_mm512_cvtph_ps(load_32_bytes(address))}; }
 
 /// As for AVX2.
-inline Lanes load_e4m3(const void* address) {
+inline Lanes load_e4m3(const void* address, CodesSeen& seen) {
   const __m128i codes = _mm_loadu_si128(static_cast<const __m128i*>(address));
+  const __m128i nan = _mm_set1_epi8(-1);
+  seen.nan = _mm_or_si128(seen.nan, _mm_cmpeq_epi8(_mm_or_si128(codes, _mm_set1_epi8(-128)), nan));
   const __m256i wide = _mm256_slli_epi16(_mm256_cvtepi8_epi16(codes), 7);
-  const __m256i magnitude = _mm256_and_si256(wide, _mm256_set1_epi16(0x3F80));
-  const __m256i nan = _mm256_cmpeq_epi16(magnitude, _mm256_set1_epi16(0x3F80));
-  const __m256i half =
-      _mm256_or_si256(_mm256_andnot_si256(_mm256_set1_epi16(0x4000), wide), _mm256_and_si256(nan, _mm256_set1_epi16(0x7E00)));
-  return {_mm512_mul_ps(_mm512_cvtph_ps(half), _mm512_set1_ps(256.0f))};
+  return {_mm512_cvtph_ps(_mm256_and_si256(wide, _mm256_set1_epi16(-0x4080)))};
 }
 
-inline Lanes load_e2m1(const void* address) {
-  const __m128i pairs = _mm_loadl_epi64(static_cast<const __m128i*>(address));
-  const __m128i codes = _mm_unpacklo_epi8(pairs, _mm_srli_epi16(pairs, 4));             // a lookup uses the low four bits alone
+inline void load_e2m1(const void* address, Lanes& first, Lanes& second) {
+  const __m128i pairs = _mm_loadu_si128(static_cast<const __m128i*>(address));
+  const __m128i odd = _mm_srli_epi16(pairs, 4);                                         // a lookup uses the low four bits alone
   const __m512 values = _mm512_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f,  //
                                        -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f);
-  return {_mm512_permutexvar_ps(_mm512_cvtepu8_epi32(codes), values)};
+  first = {_mm512_permutexvar_ps(_mm512_cvtepu8_epi32(_mm_unpacklo_epi8(pairs, odd)), values)};
+  second = {_mm512_permutexvar_ps(_mm512_cvtepu8_epi32(_mm_unpackhi_epi8(pairs, odd)), values)};
 }
 
 }  // namespace

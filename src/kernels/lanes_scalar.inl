@@ -1,8 +1,8 @@
 // Sixteen float32 lanes as plain arrays: what the other backends must match bit for bit. Compilers turn these loops into
 // vector code where the target has a fused multiply-add (AArch64); elsewhere every one is a library call.
 //
-// A backend defines: Lanes (floats), Words (their bits), Mask; the operations below; decoders of 16 stored weights; and
-// kColumnsOf. Like every .inl of this folder it belongs to one translation unit: all names are in an unnamed namespace, so
+// A backend defines: Lanes (floats), Words (their bits), Mask; Part, the register that Lanes are made of; the operations
+// below; decoders of stored weights; and the shapes of tiles. Like every .inl of this folder it belongs to one translation unit: all names are in an unnamed namespace, so
 // that code made for one instruction set can never be linked in place of another's.
 
 #include "tensor/element.h"
@@ -24,8 +24,21 @@ struct Mask {
   bool v[16];
 };
 
-/// Weight rows that a tile of 1, 2, 3 or 4 rows of activations takes at a time.
-constexpr int kColumnsOf[5] = {0, 1, 1, 1, 1};
+/// Stored weight rows that 1, 2, 3 or 4 rows of activations take at a time.
+constexpr int kStreamsOf[5] = {0, 1, 1, 1, 1};
+/// Decoded weight rows that a tile of 4 rows of activations takes at a time.
+constexpr int kTileOutputs = 1;
+
+using Part = Lanes;
+constexpr int kParts = 1;
+constexpr int kPartLanes = 16;
+
+/// Which e4m3 codes a decoder has seen: only those that do not make a NaN of a NaN need to remember.
+struct CodesSeen {};
+inline CodesSeen no_codes_seen() { return {}; }
+inline bool any_nan(CodesSeen /*seen*/) { return false; }
+/// What the numbers of load_e4m3 have to be multiplied by: a power of two.
+constexpr float kE4m3Unit = 1.0f;
 
 template <class Result, class Function>
 inline Result each_lane(Function function) {
@@ -45,6 +58,12 @@ inline Lanes load(const void* address) {
 }
 inline void store(float* address, const Lanes& x) { std::memcpy(address, x.v, sizeof(x.v)); }
 
+inline Part zero_part() { return zero_lanes(); }
+inline Part broadcast_part(float x) { return broadcast(x); }
+inline Part load_part(const float* address) { return load(address); }
+inline void store_part(float* address, const Part& x) { store(address, x); }
+inline Lanes lanes_of(const Part (&parts)[kParts]) { return parts[0]; }
+
 inline Lanes operator+(const Lanes& a, const Lanes& b) {
   return each_lane<Lanes>([&](int i) { return a.v[i] + b.v[i]; });
 }
@@ -61,6 +80,7 @@ inline Lanes operator/(const Lanes& a, const Lanes& b) {
 inline Lanes fma(const Lanes& a, const Lanes& b, const Lanes& c) {
   return each_lane<Lanes>([&](int i) { return __builtin_fmaf(a.v[i], b.v[i], c.v[i]); });
 }
+inline Part fma_part(const Part& a, const Part& b, const Part& c) { return fma(a, b, c); }
 /// The second operand if either is NaN: min(limit, x) keeps a NaN of x.
 inline Lanes min(const Lanes& a, const Lanes& b) {
   return each_lane<Lanes>([&](int i) { return a.v[i] < b.v[i] ? a.v[i] : b.v[i]; });
@@ -144,14 +164,16 @@ inline Lanes load_f16(const void* address) {
   const Words halves = load_halves(address);
   return each_lane<Lanes>([&](int i) { return f16_decode(static_cast<std::uint16_t>(halves.v[i])); });
 }
-inline Lanes load_e4m3(const void* address) {
+inline Lanes load_e4m3(const void* address, CodesSeen& /*seen*/) {
   const auto* codes = static_cast<const std::uint8_t*>(address);
   return each_lane<Lanes>([&](int i) { return e4m3_decode(codes[i]); });
 }
-/// Sixteen codes in 8 bytes, the even one in the low bits.
-inline Lanes load_e2m1(const void* address) {
+/// Sixteen codes in 8 bytes, the even one in the low bits, and the sixteen behind them.
+inline void load_e2m1(const void* address, Lanes& first, Lanes& second) {
   const auto* pairs = static_cast<const std::uint8_t*>(address);
-  return each_lane<Lanes>([&](int i) { return e2m1_decode(static_cast<std::uint8_t>(pairs[i / 2] >> (i % 2 * 4) & 15)); });
+  const auto decode = [pairs](int i) { return e2m1_decode(static_cast<std::uint8_t>(pairs[i / 2] >> (i % 2 * 4) & 15)); };
+  first = each_lane<Lanes>(decode);
+  second = each_lane<Lanes>([&](int i) { return decode(i + 16); });
 }
 
 }  // namespace

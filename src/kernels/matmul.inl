@@ -1,173 +1,265 @@
-// y = x W^T, y = x W and single rows of W. Order of operations (docs/numerics.md): blocks of 128 columns, in each 8 steps of
-// 16; lane i of step j takes column 128 b + 16 j + i of both operands; missing lanes of a ragged end are zeros on both
-// sides. Power-of-two scales belong to the decoded weight; with F32 scales a block has lanes of its own, which one fused
+// y = x W^T and single rows of W. Order of operations (docs/numerics.md): blocks of 128 columns, in each 8 steps of 16; lane i
+// of step j takes column 128 b + 16 j + i of both operands; missing lanes of a ragged end are zeros on both sides.
+// Power-of-two scales belong to the decoded weight; with F32 scales a block has lanes of its own, which one fused
 // multiply-add with the scale adds to the running lanes. One tree adds the lanes. Virtual shards are added in order.
 //
-// Bytes and work: each tile of up to 4 rows decodes a weight once; a strip of kStripRows weight rows stays in L2 while all
-// rows of x pass. The order for one output is the same in every tile, so neither its neighbours nor the cut matter.
+// There are two ways, with the same order for every output, so that neither its neighbours nor the cut matter:
+// - streams, for a few rows of x: weights are decoded in registers and used for up to 4 rows. Bytes: a weight is read from
+//   memory once; what comes next is prefetched, because rows are shorter than a hardware prefetcher needs to notice them.
+// - tiles, for more: a strip of weight rows is decoded to float once, a panel that stays in L2, and tiles of 4 rows of x by
+//   kTileOutputs panel rows pass over it. Operations: 2 a weight and row of x.
 
 #include "kernels/kernels.h"
+#include "kernels/scratch.h"
 
 #include <cstdint>
+#include <limits>
 
 namespace calandra {
 namespace {
 
-constexpr std::int64_t kStripRows = 32;
+constexpr std::int64_t kMostStreamed = 8;     // rows of x
+constexpr std::int64_t kStreamStrip = 32;     // weight rows that stay in L2 while 4 rows of x after the other pass
+constexpr std::int64_t kPanelFloats = 65536;  // 256 KiB
 
-/// sums[m][n] += lanes of x[m] * w[n] over columns [begin, end), scales of power of two folded in, F32 scales left out.
+/// Outputs of one shard: the first sets them, later ones are added.
+template <int M, int N>
+inline void put_dots(const float (&dots)[M][N], int shard, Rows y, std::int64_t r, std::int64_t n) {
+  for (int m = 0; m < M; ++m) {
+    float* out = y.row(r + m) + n;
+    for (int i = 0; i < N; ++i) out[i] = shard == 0 ? dots[m][i] : out[i] + dots[m][i];
+  }
+}
+
+// ------------------------------------------------------------------------------------------------------- streams
+
+/// N stored weight rows, and how far behind each of them its successor in the same stream lies.
+template <int N>
+struct Streams {
+  WeightRow rows[N];
+  std::int64_t next_bytes;
+};
+
+template <WeightFormat format>
+inline void prefetch_block(const std::byte* codes) {
+  constexpr std::int64_t kLine = 64;
+  for (std::int64_t byte = 0; byte < code_bytes<format>(kScaleBlock); byte += kLine) __builtin_prefetch(codes + byte);
+}
+
+template <int M, int N>
+inline void set_zero(Lanes (&lanes)[M][N]) {
+  for (auto& row : lanes) {
+    for (Lanes& x : row) x = zero_lanes();
+  }
+}
+
+/// sums[m][n] += lanes of x[m] * w[n] over columns [k, k + count), all in one scale block. F32 scales are left out, and with
+/// them the unit.
 template <WeightFormat format, int M, int N>
-inline void add_products(const float* x, std::int64_t x_stride, const WeightRow* w, std::int64_t begin, std::int64_t end,
-                         Lanes (&sums)[M][N]) {
-  for_runs(end - begin, [&](std::int64_t first, std::int64_t count) {
-    const std::int64_t k = begin + first;
-    Lanes weights[N];
+inline void add_block(ConstRows x, const Streams<N>& w, std::int64_t k, std::int64_t count, CodesSeen (&seen)[N],
+                      Lanes (&sums)[M][N]) {
+  Lanes multiplier[N];
+  for (int n = 0; n < N; ++n) {
+    prefetch_block<format>(w.rows[n].codes + code_bytes<format>(k) + w.next_bytes);
+    if constexpr (format == WeightFormat::Fp8E8m0) multiplier[n] = multiplier_at<format>(w.rows[n], k);
+  }
+  const auto add_pair = [&](std::int64_t c, std::int64_t columns) __attribute__((always_inline)) {
     for (int n = 0; n < N; ++n) {
-      weights[n] = format == WeightFormat::Fp8 ? load_codes<format>(w[n], k, count) : load_weights<format>(w[n], k, count);
+      Pair weights = load_codes<format>(w.rows[n], c, columns, seen[n]);
+      if constexpr (format == WeightFormat::Fp8E8m0) weights = weights * multiplier[n];
+      if constexpr (format == WeightFormat::Mxfp4) weights = weights * multiplier_at<format>(w.rows[n], c);
+      for (int m = 0; m < M; ++m) {
+        const Pair inputs = load_pair(x.row(m) + c, columns);
+        sums[m][n] = fma(inputs.first, weights.first, sums[m][n]);
+        sums[m][n] = fma(inputs.second, weights.second, sums[m][n]);
+      }
     }
-    for (int m = 0; m < M; ++m) {
-      const Lanes inputs = load_some(x + m * x_stride + k, count);
-      for (int n = 0; n < N; ++n) sums[m][n] = fma(inputs, weights[n], sums[m][n]);
-    }
-  });
+  };
+  std::int64_t c = k;
+  for (; k + count - c >= kPairColumns; c += kPairColumns) add_pair(c, kPairColumns);
+  if (c < k + count) add_pair(c, k + count - c);
 }
 
 /// Dot products of M rows of x and N weight rows over the columns [begin, end) of one shard.
 template <WeightFormat format, int M, int N>
-inline void dot_tile(const float* x, std::int64_t x_stride, const WeightRow* w, std::int64_t begin, std::int64_t end,
-                     float (&dots)[M][N]) {
+inline void stream_dots(ConstRows x, const Streams<N>& w, std::int64_t begin, std::int64_t end, float (&dots)[M][N]) {
   Lanes sums[M][N];
-  for (auto& row : sums) {
-    for (Lanes& lanes : row) lanes = zero_lanes();
-  }
-  if constexpr (format == WeightFormat::Fp8) {
-    for (std::int64_t k = begin; k < end; k += kScaleBlock) {
+  set_zero(sums);
+  CodesSeen seen[N];
+  for (CodesSeen& codes : seen) codes = no_codes_seen();
+  for (std::int64_t k = begin; k < end; k += kScaleBlock) {
+    const std::int64_t count = end - k < kScaleBlock ? end - k : kScaleBlock;
+    if constexpr (format == WeightFormat::Fp8) {
       Lanes block[M][N];
-      for (auto& row : block) {
-        for (Lanes& lanes : row) lanes = zero_lanes();
-      }
-      add_products<format, M, N>(x, x_stride, w, k, end - k < kScaleBlock ? end : k + kScaleBlock, block);
+      set_zero(block);
+      add_block<format, M, N>(x, w, k, count, seen, block);
       for (int n = 0; n < N; ++n) {
-        const Lanes scale = broadcast(scale_at<format>(w[n], k));
+        const Lanes scale = multiplier_at<format>(w.rows[n], k);
         for (int m = 0; m < M; ++m) sums[m][n] = fma(block[m][n], scale, sums[m][n]);
       }
+    } else {
+      add_block<format, M, N>(x, w, k, count, seen, sums);
     }
-  } else {
-    add_products<format, M, N>(x, x_stride, w, begin, end, sums);
   }
-  for (int m = 0; m < M; ++m) {
-    for (int n = 0; n < N; ++n) dots[m][n] = sum(sums[m][n]);
+  for (int n = 0; n < N; ++n) {
+    for (int m = 0; m < M; ++m) dots[m][n] = any_nan(seen[n]) ? std::numeric_limits<float>::quiet_NaN() : sum(sums[m][n]);
   }
 }
 
-/// M x N outputs from row `r` of x and weight row `n`.
 template <WeightFormat format, int M, int N>
-void output_tile(const WeightMatrix& w, ConstRows x, Rows y, std::int64_t r, std::int64_t n) {
-  WeightRow rows[N];
-  for (int i = 0; i < N; ++i) rows[i] = row_of<format>(w, n + i);
+void stream_outputs(const WeightMatrix& w, ConstRows x, Rows y, std::int64_t r, std::int64_t n) {
+  Streams<N> streams;
+  for (int i = 0; i < N; ++i) streams.rows[i] = row_of<format>(w, n + i);
+  streams.next_bytes = N * code_bytes<format>(w.stored_cols);
   float dots[M][N];
   for (int shard = 0; shard < w.shards; ++shard) {
-    dot_tile<format, M, N>(x.row(r), x.stride, rows, w.cols * shard / w.shards, w.cols * (shard + 1) / w.shards, dots);
-    for (int m = 0; m < M; ++m) {
-      float* out = y.row(r + m) + n;
-      for (int i = 0; i < N; ++i) out[i] = shard == 0 ? dots[m][i] : out[i] + dots[m][i];
-    }
+    stream_dots<format, M, N>(x.slice(r, M), streams, w.cols * shard / w.shards, w.cols * (shard + 1) / w.shards, dots);
+    put_dots(dots, shard, y, r, n);
   }
 }
 
 /// Outputs of M rows of x for weight rows [begin, end).
 template <WeightFormat format, int M>
-void output_rows(const WeightMatrix& w, ConstRows x, Rows y, std::int64_t r, std::int64_t begin, std::int64_t end) {
-  constexpr int kColumns = kColumnsOf[M];
+void stream_rows(const WeightMatrix& w, ConstRows x, Rows y, std::int64_t r, std::int64_t begin, std::int64_t end) {
+  constexpr int kStreams = kStreamsOf[M];
   std::int64_t n = begin;
-  for (; end - n >= kColumns; n += kColumns) output_tile<format, M, kColumns>(w, x, y, r, n);
-  for (; n < end; ++n) output_tile<format, M, 1>(w, x, y, r, n);
+  for (; end - n >= kStreams; n += kStreams) stream_outputs<format, M, kStreams>(w, x, y, r, n);
+  for (; n < end; ++n) stream_outputs<format, M, 1>(w, x, y, r, n);
 }
 
 template <WeightFormat format>
-void matmul_as(const WeightMatrix& w, ConstRows x, Rows y, std::int64_t begin, std::int64_t end) {
-  for (std::int64_t strip = begin; strip < end; strip += kStripRows) {
-    const std::int64_t strip_end = end - strip < kStripRows ? end : strip + kStripRows;
+void multiply_streams(const WeightMatrix& w, ConstRows x, Rows y, std::int64_t begin, std::int64_t end) {
+  for (std::int64_t first = begin; first < end; first += kStreamStrip) {
+    const std::int64_t last = end - first < kStreamStrip ? end : first + kStreamStrip;
     std::int64_t r = 0;
-    for (; x.rows - r >= 4; r += 4) output_rows<format, 4>(w, x, y, r, strip, strip_end);
+    for (; x.rows - r >= 4; r += 4) stream_rows<format, 4>(w, x, y, r, first, last);
     switch (x.rows - r) {
-      case 3: output_rows<format, 3>(w, x, y, r, strip, strip_end); break;
-      case 2: output_rows<format, 2>(w, x, y, r, strip, strip_end); break;
-      case 1: output_rows<format, 1>(w, x, y, r, strip, strip_end); break;
+      case 3: stream_rows<format, 3>(w, x, y, r, first, last); break;
+      case 2: stream_rows<format, 2>(w, x, y, r, first, last); break;
+      case 1: stream_rows<format, 1>(w, x, y, r, first, last); break;
       default: break;
     }
   }
 }
 
-inline void matmul(const WeightMatrix& w, ConstRows x, Rows y, std::int64_t begin, std::int64_t end) {
-  with_format(w.format, [&]<WeightFormat format>() { matmul_as<format>(w, x, y, begin, end); });
-}
+// --------------------------------------------------------------------------------------------------------- tiles
 
-/// y[r + m][16 columns from k] += sum over the rows of w, ascending, of x[r + m][row] * w[row], for C runs of 16 columns of
-/// which the last has `count`.
-template <WeightFormat format, int M, int C>
-void add_transposed_tile(const WeightMatrix& w, ConstRows x, Rows y, std::int64_t r, std::int64_t k, std::int64_t count) {
-  Lanes sums[M][C];
-  const auto first = [k](int c) { return k + std::int64_t{16} * c; };
-  const auto columns = [count](int c) { return c + 1 < C ? std::int64_t{16} : count; };
-  for (int m = 0; m < M; ++m) {
-    for (int c = 0; c < C; ++c) sums[m][c] = load_some(y.row(r + m) + first(c), columns(c));
+/// Weight rows from `first_row` on as floats, a multiple of 16 in a row, zeros behind the columns. F32 scales are left out,
+/// and with them the unit.
+struct Panel {
+  const float* data;
+  std::int64_t first_row;
+  std::int64_t stride;
+  const float* row(std::int64_t n) const { return data + (n - first_row) * stride; }
+};
+
+/// Dot products of M rows of x and panel rows [n, n + N) over the columns [begin, end) of one shard. The registers of a lane
+/// set pass one after the other over a span of columns that, with both operands, stays in L1.
+template <WeightFormat format, int M, int N>
+inline void tile_dots(const WeightMatrix& w, const Panel& panel, ConstRows x, std::int64_t n, std::int64_t begin,
+                      std::int64_t end, float (&dots)[M][N]) {
+  constexpr bool own_lanes = format == WeightFormat::Fp8;
+  constexpr std::int64_t kSpan = own_lanes ? kScaleBlock : 512;
+  Part sums[M][N][kParts];
+  for (auto& row : sums) {
+    for (auto& parts : row) {
+      for (Part& part : parts) part = zero_part();
+    }
   }
-  for (std::int64_t n = 0; n < w.rows; ++n) {
-    const WeightRow row = row_of<format>(w, n);
-    Lanes weights[C];
-    for (int c = 0; c < C; ++c) weights[c] = load_weights<format>(row, first(c), columns(c));
-    for (int m = 0; m < M; ++m) {
-      const Lanes input = broadcast(x.row(r + m)[n]);
-      for (int c = 0; c < C; ++c) sums[m][c] = fma(input, weights[c], sums[m][c]);
+  for (std::int64_t k = begin; k < end; k += kSpan) {
+    const std::int64_t count = end - k < kSpan ? end - k : kSpan;
+    const std::int64_t whole = count / 16 * 16;
+    float padded[M][16];
+    if (whole < count) {
+      for (int m = 0; m < M; ++m) store(padded[m], load_some(x.row(m) + k + whole, count - whole));
+    }
+    for (int p = 0; p < kParts; ++p) {
+      Part block[M][N];
+      for (int m = 0; m < M; ++m) {
+        for (int i = 0; i < N; ++i) block[m][i] = own_lanes ? zero_part() : sums[m][i][p];
+      }
+      const auto add_part = [&](const float* inputs, std::int64_t stride, const float* weights) __attribute__((always_inline)) {
+        Part columns[N];
+        for (int i = 0; i < N; ++i) columns[i] = load_part(weights + i * panel.stride);
+        for (int m = 0; m < M; ++m) {
+          const Part input = load_part(inputs + m * stride);
+          for (int i = 0; i < N; ++i) block[m][i] = fma_part(input, columns[i], block[m][i]);
+        }
+      };
+      const float* inputs = x.data + k + p * kPartLanes;
+      const float* weights = panel.row(n) + k + p * kPartLanes;
+      for (std::int64_t c = 0; c < whole; c += 16) add_part(inputs + c, x.stride, weights + c);
+      if (whole < count) add_part(padded[0] + p * kPartLanes, 16, weights + whole);
+      for (int i = 0; i < N; ++i) {
+        if constexpr (own_lanes) {
+          const Part scale = broadcast_part(multiplier_of<format>(row_of<format>(w, n + i), k));
+          for (int m = 0; m < M; ++m) sums[m][i][p] = fma_part(block[m][i], scale, sums[m][i][p]);
+        } else {
+          for (int m = 0; m < M; ++m) sums[m][i][p] = block[m][i];
+        }
+      }
     }
   }
   for (int m = 0; m < M; ++m) {
-    for (int c = 0; c < C; ++c) store_some(y.row(r + m) + first(c), sums[m][c], columns(c));
+    for (int i = 0; i < N; ++i) dots[m][i] = sum(lanes_of(sums[m][i]));
   }
 }
 
+template <WeightFormat format, int M, int N>
+void tile_outputs(const WeightMatrix& w, const Panel& panel, ConstRows x, Rows y, std::int64_t r, std::int64_t n) {
+  float dots[M][N];
+  for (int shard = 0; shard < w.shards; ++shard) {
+    tile_dots<format, M, N>(w, panel, x.slice(r, M), n, w.cols * shard / w.shards, w.cols * (shard + 1) / w.shards, dots);
+    put_dots(dots, shard, y, r, n);
+  }
+}
+
+/// Outputs of M rows of x for the weight rows of a panel, up to `end`.
 template <WeightFormat format, int M>
-void add_transposed_rows(const WeightMatrix& w, ConstRows x, Rows y, std::int64_t r, std::int64_t begin, std::int64_t end) {
-  constexpr int kRuns = kColumnsOf[M];
-  constexpr std::int64_t kTileColumns = std::int64_t{16} * kRuns;
-  std::int64_t k = begin;
-  for (; end - k >= kTileColumns; k += kTileColumns) add_transposed_tile<format, M, kRuns>(w, x, y, r, k, 16);
-  for_runs(end - k,
-           [&](std::int64_t first, std::int64_t count) { add_transposed_tile<format, M, 1>(w, x, y, r, k + first, count); });
+void tile_rows(const WeightMatrix& w, const Panel& panel, ConstRows x, Rows y, std::int64_t r, std::int64_t end) {
+  std::int64_t n = panel.first_row;
+  for (; end - n >= kTileOutputs; n += kTileOutputs) tile_outputs<format, M, kTileOutputs>(w, panel, x, y, r, n);
+  for (; n < end; ++n) tile_outputs<format, M, 1>(w, panel, x, y, r, n);
 }
 
-/// y[:, begin..end) += x W.
 template <WeightFormat format>
-void add_transposed(const WeightMatrix& w, ConstRows x, Rows y, std::int64_t begin, std::int64_t end) {
-  std::int64_t r = 0;
-  for (; x.rows - r >= 4; r += 4) add_transposed_rows<format, 4>(w, x, y, r, begin, end);
-  switch (x.rows - r) {
-    case 3: return add_transposed_rows<format, 3>(w, x, y, r, begin, end);
-    case 2: return add_transposed_rows<format, 2>(w, x, y, r, begin, end);
-    case 1: return add_transposed_rows<format, 1>(w, x, y, r, begin, end);
-    default: return;
+void multiply_tiles(const WeightMatrix& w, ConstRows x, Rows y, std::int64_t begin, std::int64_t end) {
+  const std::int64_t stride = (w.cols + 15) / 16 * 16;
+  const std::int64_t tiles = kPanelFloats / stride / kTileOutputs;
+  const std::int64_t fitting = kTileOutputs * (tiles > 0 ? tiles : 1);
+  const std::int64_t strip = end - begin < fitting ? end - begin : fitting;
+  float* floats = scratch(ScratchUse::Panel, strip * stride);
+  for (std::int64_t first = begin; first < end; first += strip) {
+    const std::int64_t last = end - first < strip ? end : first + strip;
+    for (std::int64_t n = first; n < last; ++n) {
+      float* row = floats + (n - first) * stride;
+      decode_columns<format, format != WeightFormat::Fp8>(row_of<format>(w, n), 0, w.cols, row);
+      for (std::int64_t k = w.cols; k < stride; ++k) row[k] = 0.0f;
+    }
+    const Panel panel = {floats, first, stride};
+    std::int64_t r = 0;
+    for (; x.rows - r >= 4; r += 4) tile_rows<format, 4>(w, panel, x, y, r, last);
+    switch (x.rows - r) {
+      case 3: tile_rows<format, 3>(w, panel, x, y, r, last); break;
+      case 2: tile_rows<format, 2>(w, panel, x, y, r, last); break;
+      case 1: tile_rows<format, 1>(w, panel, x, y, r, last); break;
+      default: break;
+    }
   }
 }
 
-inline void fill_zero(Rows y, std::int64_t begin, std::int64_t end) {
-  for (std::int64_t r = 0; r < y.rows; ++r) {
-    for (std::int64_t c = begin; c < end; ++c) y.row(r)[c] = 0.0f;
-  }
-}
+// --------------------------------------------------------------------------------------------------- entry points
 
-inline void matmul_transposed(const WeightMatrix& w, ConstRows x, Rows y, std::int64_t begin, std::int64_t end) {
-  fill_zero(y, begin, end);
-  with_format(w.format, [&]<WeightFormat format>() { add_transposed<format>(w, x, y, begin, end); });
+inline void matmul(const WeightMatrix& w, ConstRows x, Rows y, std::int64_t begin, std::int64_t end) {
+  if (begin >= end || x.rows == 0) return;
+  with_format(w.format, [&]<WeightFormat format>() {
+    x.rows <= kMostStreamed ? multiply_streams<format>(w, x, y, begin, end) : multiply_tiles<format>(w, x, y, begin, end);
+  });
 }
 
 inline void decode_row(const WeightMatrix& w, std::int64_t row, std::span<float> out) {
-  with_format(w.format, [&]<WeightFormat format>() {
-    const WeightRow stored = row_of<format>(w, row);
-    for_runs(w.cols, [&](std::int64_t k, std::int64_t count) {
-      store_some(out.data() + k, load_weights<format>(stored, k, count), count);
-    });
-  });
+  with_format(w.format,
+              [&]<WeightFormat format>() { decode_columns<format, true>(row_of<format>(w, row), 0, w.cols, out.data()); });
 }
 
 }  // namespace

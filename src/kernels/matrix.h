@@ -35,6 +35,7 @@ enum class WeightFormat : std::uint8_t {
 };
 
 inline constexpr std::int64_t kScaleBlock = 128;  // edge of an FP8 scale block
+inline constexpr float kMostFp8Scale = 0x1p119f;  // with more, the largest code (448) would overflow
 inline constexpr std::int64_t kMxGroup = 32;      // columns that share an MXFP4 scale
 
 /// A weight as stored, row-major. y = x W^T: it maps `cols` inputs to `rows` outputs. Memory need not be aligned.

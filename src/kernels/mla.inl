@@ -121,7 +121,7 @@ inline void mla_attend(ConstRows q, const LatentRows& cache, std::int64_t count,
   fill_zero(out, 0, latent);
   if (count <= 0) return;
 
-  float* memory = scratch(q.rows * (kAttentionBlock + latent + 4));
+  float* memory = scratch(ScratchUse::Attention, q.rows * (kAttentionBlock + latent + 4));
   const Rows scores = {memory, q.rows, kAttentionBlock, kAttentionBlock};
   const Rows contexts = {scores.row(q.rows), q.rows, latent, latent};
   float* sums = contexts.row(q.rows);

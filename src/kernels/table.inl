@@ -7,6 +7,8 @@
 
 #include "kernels/matmul.inl"
 
+#include "kernels/transposed.inl"
+
 #include "kernels/elementwise.inl"
 
 #include "kernels/kda.inl"

@@ -1,4 +1,4 @@
-// Stored weights as lanes: sixteen neighbours of one row, decoded exactly.
+// Stored weights as lanes: neighbours of one row, decoded exactly.
 
 #include "kernels/kernels.h"
 
@@ -74,41 +74,86 @@ inline float scale_at(WeightRow row, std::int64_t k) {
   }
 }
 
+/// Decoders give the number that a code means divided by this power of two, whatever is cheapest to make.
 template <WeightFormat format>
-inline Lanes decode_codes(const void* codes) {
+constexpr float kUnit = format == WeightFormat::Fp8 || format == WeightFormat::Fp8E8m0 ? kE4m3Unit : 1.0f;
+
+template <WeightFormat format>
+constexpr bool kIsScaled = format == WeightFormat::Fp8 || format == WeightFormat::Fp8E8m0 || format == WeightFormat::Mxfp4;
+
+/// What turns the codes around column k into numbers. Exact up to kMostFp8Scale.
+template <WeightFormat format>
+inline float multiplier_of(WeightRow row, std::int64_t k) {
+  return scale_at<format>(row, k) * kUnit<format>;
+}
+template <WeightFormat format>
+inline Lanes multiplier_at(WeightRow row, std::int64_t k) {
+  return broadcast(multiplier_of<format>(row, k));
+}
+
+/// Two runs of sixteen neighbours.
+struct Pair {
+  Lanes first, second;
+};
+constexpr std::int64_t kPairColumns = 32;
+static_assert(kPairColumns == kMxGroup);
+
+inline Pair operator*(const Pair& x, Lanes factor) { return {x.first * factor, x.second * factor}; }
+
+template <WeightFormat format>
+inline Pair decode_pair(const std::byte* codes, CodesSeen& seen) {
   switch (format) {
-    case WeightFormat::F32: return load(codes);
-    case WeightFormat::BF16: return load_bf16(codes);
-    case WeightFormat::F16: return load_f16(codes);
+    case WeightFormat::F32: return {load(codes), load(codes + 64)};
+    case WeightFormat::BF16: return {load_bf16(codes), load_bf16(codes + 32)};
+    case WeightFormat::F16: return {load_f16(codes), load_f16(codes + 32)};
     case WeightFormat::Fp8:
-    case WeightFormat::Fp8E8m0: return load_e4m3(codes);
-    case WeightFormat::Mxfp4: return load_e2m1(codes);
+    case WeightFormat::Fp8E8m0: return {load_e4m3(codes, seen), load_e4m3(codes + 16, seen)};
+    case WeightFormat::Mxfp4: {
+      Pair pair;
+      load_e2m1(codes, pair.first, pair.second);
+      return pair;
+    }
   }
-  return zero_lanes();
+  return {zero_lanes(), zero_lanes()};
 }
 
-/// Codes of columns [k, k + count) as numbers, zeros in the other lanes. Reads no byte of another column.
+/// Codes of columns [k, k + count), count at most 32, in units; other lanes hold some finite number. Reads no byte of
+/// another column, but for the other half of a last e2m1 byte.
 template <WeightFormat format>
-inline Lanes load_codes(WeightRow row, std::int64_t k, std::int64_t count) {
+inline Pair load_codes(WeightRow row, std::int64_t k, std::int64_t count, CodesSeen& seen) {
   const std::byte* codes = row.codes + code_bytes<format>(k);
-  if (count >= 16) return decode_codes<format>(codes);
-  std::byte padded[64] = {};
+  if (count == kPairColumns) return decode_pair<format>(codes, seen);
+  std::byte padded[4 * kPairColumns] = {};
   std::memcpy(padded, codes, static_cast<std::size_t>(code_bytes<format>(count)));
-  const Lanes decoded = decode_codes<format>(padded);
-  if (format != WeightFormat::Mxfp4) return decoded;
-  float exact[16];  // a last byte may hold one column more
-  store(exact, decoded);
-  return load_some(exact, count);
+  return decode_pair<format>(padded, seen);
 }
 
-/// Weights of columns [k, k + count): k a multiple of 16. One rounding with an F32 scale, otherwise exact.
-template <WeightFormat format>
-inline Lanes load_weights(WeightRow row, std::int64_t k, std::int64_t count) {
-  const Lanes codes = load_codes<format>(row, k, count);
-  if constexpr (format == WeightFormat::F32 || format == WeightFormat::BF16 || format == WeightFormat::F16) {
-    return codes;
-  } else {
-    return codes * broadcast(scale_at<format>(row, k));
+inline Pair load_pair(const float* address, std::int64_t count) {
+  if (count == kPairColumns) return {load(address), load(address + 16)};
+  if (count <= 16) return {load_some(address, count), zero_lanes()};
+  return {load(address), load_some(address + 16, count - 16)};
+}
+inline void store_pair(float* address, const Pair& x, std::int64_t count) {
+  store_some(address, x.first, count < 16 ? count : 16);
+  if (count > 16) store_some(address + 16, x.second, count - 16);
+}
+
+/// Columns [0, count) from column `begin` on, a multiple of 128, as floats: numbers, or codes in units if not `scaled`.
+template <WeightFormat format, bool scaled>
+void decode_columns(WeightRow row, std::int64_t begin, std::int64_t count, float* out) {
+  CodesSeen seen = no_codes_seen();
+  for (std::int64_t done = 0; done < count; done += kPairColumns) {
+    const std::int64_t some = count - done < kPairColumns ? count - done : kPairColumns;
+    const Pair codes = load_codes<format>(row, begin + done, some, seen);
+    if constexpr (scaled && kIsScaled<format>) {
+      store_pair(out + done, codes * multiplier_at<format>(row, begin + done), some);
+    } else {
+      store_pair(out + done, codes, some);
+    }
+  }
+  if (!any_nan(seen)) return;
+  for (std::int64_t i = 0; i < count; ++i) {  // only e4m3 has such codes
+    if ((std::to_integer<unsigned>(row.codes[begin + i]) & 0x7F) == 0x7F) out[i] = std::numeric_limits<float>::quiet_NaN();
   }
 }
 

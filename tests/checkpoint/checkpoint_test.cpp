@@ -146,24 +146,30 @@ TEST(CheckpointTensors, CodesWithoutAScaleAreRefused) {
               HasSubstr("or a scale model.layers.0.attention.q_proj.weight_scale_inv beside it, found F8_E4M3"));
 }
 
-TEST(CheckpointTensors, AScaleByte255IsRefusedWithItsPlace) {
-  const Copy fp8("e_tiny_ue8m0");
-  fp8.change("model.layers.0.attention.q_proj.weight_scale_inv", [](Loose& tensor) { tensor.data[1] = std::byte{255}; });
-  EXPECT_THAT(
-      fp8.open_error(),
-      HasSubstr("model.layers.0.attention.q_proj.weight_scale_inv: scale 1 is byte 255, not a number in model.safetensors"));
+TEST(CheckpointTensors, AScaleByteThatIsNoNumberOrTooLargeIsRefusedWithItsPlace) {
+  const std::string fp8_name = "model.layers.0.attention.q_proj.weight_scale_inv";
+  for (const int bad : {247, 255}) {  // an e4m3 code times 2^120 may overflow
+    const Copy fp8("e_tiny_ue8m0");
+    fp8.change(fp8_name, [&](Loose& tensor) { tensor.data[1] = static_cast<std::byte>(bad); });
+    EXPECT_THAT(fp8.open_error(),
+                HasSubstr(fmt::format("{}: scale 1 is byte {} in model.safetensors, expected 0 to 246", fp8_name, bad)));
+  }
   const Copy fp4("d_mix_fp4");
   fp4.change("model.layers.3.mlp.experts.7.up_proj.weight_scale_inv", [](Loose& tensor) { tensor.data[6] = std::byte{255}; });
   EXPECT_THAT(fp4.open_error(), HasSubstr("model.layers.3.mlp.experts.7.up_proj.weight_scale_inv: scale 6 is byte 255"));
 }
 
-TEST(CheckpointTensors, AnF32ScaleMustBeFiniteAndNotNegative) {
-  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), -1.0f}) {
+TEST(CheckpointTensors, AnF32ScaleMustNotBeNegativeAndLeaveCodesFinite) {
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  for (const float bad : {kNan, std::numeric_limits<float>::infinity(), -1.0f, 0x1.000002p119f}) {
     const Copy copy("c_flash31_fp8");
     copy.change("model.layers.0.attention.o_proj.weight_scale_inv", [&](Loose& tensor) { tensor.set(1, bad); });
     EXPECT_THAT(copy.open_error(),
                 HasSubstr(fmt::format("o_proj.weight_scale_inv: scale 1 is {} in model-00001-of-00003.safetensors", bad)));
   }
+  const Copy copy("c_flash31_fp8");
+  copy.change("model.layers.0.attention.o_proj.weight_scale_inv", [&](Loose& tensor) { tensor.set(1, 0x1p119f); });
+  EXPECT_EQ(copy.open_error(), "");
 }
 
 TEST(CheckpointTensors, ATransposedScaleGridIsRefused) {
