@@ -20,13 +20,28 @@ constexpr CacheType cache_type_of(Activations activations) {
   return activations == Activations::Fp32 ? CacheType::F32 : CacheType::BF16;
 }
 
-/// One product y = x W^T of a group.
+/// Whether outputs are rounded for the product or cache that they enter next.
+enum class Outputs : std::uint8_t { Exact, Rounded };
+
+/// One product y = x W^T of a group. x [m, w.cols] has been rounded.
 struct Product {
   const WeightMatrix* weight = nullptr;
   ConstRows x;
   Rows y;
+  Outputs outputs = Outputs::Exact;
 };
 
+/// The input half of an MLP, y = swiglu(x G^T, x U^T; limit), rounded. `up` [m, width] holds x U^T on the way.
+struct GatedProduct {
+  const WeightMatrix* gate_weight = nullptr;
+  const WeightMatrix* up_weight = nullptr;
+  float limit = 0;
+  ConstRows x;
+  Rows y;
+  Rows up;
+};
+
+/// Keeps lists from call to call, so that a pass allocates nothing once the largest batch has been seen. One caller at a time.
 class Compute {
  public:
   Compute(const Kernels& kernels, ThreadPool& threads, Activations activations, bool power_of_two_scales)
@@ -34,24 +49,40 @@ class Compute {
 
   const Kernels& kernels() const { return kernels_; }
   ThreadPool& threads() const { return threads_; }
-  Activations activations() const { return activations_; }
 
-  /// Rounds rows that are about to enter a product or a cache.
-  void round(Rows x) const;
+  /// Rounds values that are about to enter a product or a cache.
+  void round(std::span<float> x) const {
+    if (activations_ != Activations::Fp32) kernels_.round_bf16(x);
+  }
 
-  /// y [m, w.rows] = x W^T; x [m, w.cols] has been rounded.
-  void linear(const WeightMatrix& w, ConstRows x, Rows y) const;
+  /// Calls body(row) for rows [0, count), shared among the threads.
+  template <class Body>
+  void for_rows(std::int64_t count, Body&& body) const {
+    constexpr std::int64_t kRowsPerPiece = 4;
+    threads_.for_each(count, kRowsPerPiece, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t row = begin; row < end; ++row) body(row);
+    });
+  }
+
+  /// y [m, w.rows] = x W^T.
+  void linear(const WeightMatrix& w, ConstRows x, Rows y);
 
   /// Several independent products at once, so that small ones share the threads.
-  void linear(std::span<const Product> products) const;
+  void linear(std::span<const Product> products);
+  void gated(std::span<const GatedProduct> products);
 
  private:
-  ConstRows input_for(const WeightMatrix& w, ConstRows x, std::vector<float>& scratch) const;
+  ConstRows input_for(const WeightMatrix& w, ConstRows x, std::size_t slot);
+  template <class Item, class Body>
+  void for_strips(std::span<const Item> items, Body body);
 
   const Kernels& kernels_;
   ThreadPool& threads_;
   Activations activations_;
   bool power_of_two_scales_;  // of Fp8 activations
+  std::vector<std::int64_t> first_strip_;
+  std::vector<ConstRows> inputs_;
+  std::vector<std::vector<float>> quantised_;  // inputs, in Fp8 mode
 };
 
 }  // namespace calandra

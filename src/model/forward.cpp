@@ -6,7 +6,8 @@
 #include <algorithm>
 
 namespace calandra {
-ForwardPass::ForwardPass(const Config& config, const ModelWeights& weights, const Compute& compute, bool with_mtp)
+
+ForwardPass::ForwardPass(const Config& config, const ModelWeights& weights, Compute& compute, bool with_mtp)
     : config_(config),
       weights_(weights),
       compute_(compute),
@@ -33,64 +34,65 @@ void ForwardPass::check(std::span<const Slice> slices) const {
 }
 
 void ForwardPass::embed(std::span<const std::int32_t> tokens, Rows x) const {
-  for (std::size_t t = 0; t < tokens.size(); ++t) {
-    compute_.kernels().decode_row(weights_.embedding, tokens[t], span_of(x, static_cast<std::int64_t>(t)));
-  }
-}
-
-void ForwardPass::norm_rows(ConstRows x, std::span<const float> weight, Rows y) const {
-  compute_.threads().for_each(x.rows, kElementwiseRows, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t r = begin; r < end; ++r) {
-      compute_.kernels().rms_norm(span_of(x, r), weight, config_.norm_eps, span_of(y, r));
-    }
+  compute_.for_rows(std::ssize(tokens), [&](std::int64_t row) {
+    compute_.kernels().decode_row(weights_.embedding, tokens[static_cast<std::size_t>(row)], span_of(x, row));
   });
 }
 
-std::vector<ForwardPass::Segment> ForwardPass::segments_of(std::span<const Slice> slices) {
-  std::vector<Segment> segments;
+void ForwardPass::norm_rows(ConstRows x, std::span<const float> weight, Rows y, Outputs outputs) const {
+  compute_.for_rows(x.rows, [&](std::int64_t row) {
+    compute_.kernels().rms_norm(span_of(x, row), weight, config_.norm_eps, span_of(y, row));
+    if (outputs == Outputs::Rounded) compute_.round(span_of(y, row));
+  });
+}
+
+std::span<const ForwardPass::Segment> ForwardPass::segments_of(std::span<const Slice> slices) {
+  std::vector<Segment>& segments = work_->segments;
+  segments.clear();
   std::int64_t row = 0;
   for (const Slice& slice : slices) {
-    const auto rows = static_cast<std::int64_t>(slice.tokens.size());
-    segments.push_back({slice.memory, slice.memory->position(), row, rows});
-    row += rows;
+    segments.push_back({slice.memory, slice.memory->position(), row, std::ssize(slice.tokens)});
+    row = segments.back().end_row();
   }
   return segments;
 }
 
-void ForwardPass::rotate_for(std::span<const Segment> segments) {
-  const auto pairs = static_cast<std::int64_t>(rope_.inverse_frequencies.size());
-  const Segment& last = segments.back();
-  cos_ = work_->cos.take(last.first_row + last.rows, pairs);
-  sin_ = work_->sin.take(last.first_row + last.rows, pairs);
+void ForwardPass::place(std::span<const Segment> segments) {
+  work_->segment_of_row.clear();
   for (const Segment& segment : segments) {
-    for (std::int64_t t = 0; t < segment.rows; ++t) {
-      const std::int64_t row = segment.first_row + t;
-      rotation_at(rope_, segment.first_position + t, span_of(cos_, row), span_of(sin_, row));
-    }
+    work_->segment_of_row.insert(work_->segment_of_row.end(), static_cast<std::size_t>(segment.rows), &segment);
   }
+  const std::int64_t rows = segments.back().end_row();
+  const auto pairs = static_cast<std::int64_t>(rope_.inverse_frequencies.size());
+  cos_ = work_->cos.take(rows, pairs);
+  sin_ = work_->sin.take(rows, pairs);
+  compute_.for_rows(rows, [&](std::int64_t row) {
+    rotation_at(rope_, work_->segment_of_row[static_cast<std::size_t>(row)]->position_of(row), span_of(cos_, row),
+                span_of(sin_, row));
+  });
 }
 
 ConstRows ForwardPass::run(std::span<const Slice> slices, Observer* observer) {
   check(slices);
   if (slices.empty()) fail("batch: no slices");
-  const std::vector<Segment> segments = segments_of(slices);
-  const std::int64_t rows = segments.back().first_row + segments.back().rows;
-  rotate_for(segments);
+  const std::span<const Segment> segments = segments_of(slices);
+  const std::int64_t rows = segments.back().end_row();
+  place(segments);
   const Rows x = work_->x.take(rows, config_.hidden);
   for (std::size_t s = 0; s < slices.size(); ++s) embed(slices[s].tokens, x.slice(segments[s].first_row, segments[s].rows));
   for (std::int64_t layer = 0; layer < config_.layers; ++layer) run_block(layer, x, segments, observer);
   const Rows hidden = work_->hidden.take(rows, config_.hidden);
-  norm_rows(x, weights_.final_norm, hidden);
+  norm_rows(x, weights_.final_norm, hidden, Outputs::Exact);
   if (with_mtp_) fill_mtp(segments, slices, hidden, observer);
   for (const Segment& segment : segments) {
-    segment.memory->advance(segment.rows, span_of(ConstRows(hidden), segment.first_row + segment.rows - 1));
+    segment.memory->advance(segment.rows, span_of(ConstRows(hidden), segment.end_row() - 1));
   }
   return hidden;
 }
 
 void ForwardPass::block(std::int64_t layer, Rows x, std::span<const Slice> slices, Observer* observer) {
-  const std::vector<Segment> segments = segments_of(slices);
-  rotate_for(segments);
+  const std::span<const Segment> segments = segments_of(slices);
+  place(segments);
   run_block(layer, x, segments, observer);
 }
 
@@ -100,17 +102,15 @@ void ForwardPass::run_block(std::int64_t layer, Rows x, std::span<const Segment>
   const Rows normed = work_->normed.take(x.rows, config_.hidden);
   const Rows mixed = work_->mixed.take(x.rows, config_.hidden);
 
-  norm_rows(x, w.input_norm, normed);
-  compute_.round(normed);
+  norm_rows(x, w.input_norm, normed, Outputs::Rounded);
   if (const auto* kda_weights = std::get_if<KdaWeights>(&w.mixer)) {
     kda(*kda_weights, kind_index_[static_cast<std::size_t>(layer)], normed, mixed, segments);
   } else {
-    mla(std::get<MlaWeights>(w.mixer), layer, normed, mixed, segments);
+    mla(std::get<MlaWeights>(w.mixer), layer, normed, mixed);
   }
   add(mixed, x);
 
-  norm_rows(x, w.post_norm, normed);
-  compute_.round(normed);
+  norm_rows(x, w.post_norm, normed, Outputs::Rounded);
   if (const auto* dense = std::get_if<MlpWeights>(&w.mlp)) {
     mlp(*dense, normed, mixed);
   } else {
@@ -121,13 +121,16 @@ void ForwardPass::run_block(std::int64_t layer, Rows x, std::span<const Segment>
 }
 
 void ForwardPass::add(ConstRows update, Rows x) const {
-  for (std::int64_t r = 0; r < x.rows; ++r) compute_.kernels().add_scaled(span_of(update, r), 1.0f, span_of(x, r));
+  compute_.for_rows(x.rows,
+                    [&](std::int64_t row) { compute_.kernels().add_scaled(span_of(update, row), 1.0f, span_of(x, row)); });
 }
 
 void ForwardPass::head(ConstRows hidden, Rows logits) {
   const Rows input = work_->head_input.take(hidden.rows, hidden.cols);
-  for (std::int64_t r = 0; r < hidden.rows; ++r) std::copy_n(hidden.row(r), hidden.cols, input.row(r));
-  compute_.round(input);
+  compute_.for_rows(hidden.rows, [&](std::int64_t row) {
+    std::copy_n(hidden.row(row), hidden.cols, input.row(row));
+    compute_.round(span_of(input, row));
+  });
   compute_.linear(weights_.head, input, logits);
 }
 

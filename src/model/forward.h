@@ -37,7 +37,7 @@ class Observer {
 class ForwardPass {
  public:
   /// `weights` and `compute` must outlive the pass. With MTP loaded and `with_mtp`, every pass also fills the MTP cache.
-  ForwardPass(const Config& config, const ModelWeights& weights, const Compute& compute, bool with_mtp);
+  ForwardPass(const Config& config, const ModelWeights& weights, Compute& compute, bool with_mtp);
   ~ForwardPass();
 
   /// Final-norm rows [tokens of all slices, h], valid until the next call. Moves every memory on by its slice. Throws Error
@@ -61,38 +61,37 @@ class ForwardPass {
  private:
   struct Workspace;
   struct Segment;
-  /// Where each row's experts put their results: assignment a = row top_k + j.
-  struct Assignments {
-    std::vector<std::int32_t> experts;     // [T top_k] falling selection score within a row
-    std::vector<float> weights;            // [T top_k]
-    std::vector<std::int64_t> slots;       // [T top_k] row among the gathered rows, which are in order of expert
-    std::vector<std::int64_t> first_slot;  // [E + 1] slots of expert e: first_slot[e] up to first_slot[e + 1]
-  };
+  struct Assignments;
 
   void check(std::span<const Slice> slices) const;
-  static std::vector<Segment> segments_of(std::span<const Slice> slices);
+  /// The rows of the slices, at the positions of their memories. In the workspace until the next call.
+  std::span<const Segment> segments_of(std::span<const Slice> slices);
+  /// Says for the layers that follow which segment every row belongs to, and fills cos_ and sin_ for its position.
+  void place(std::span<const Segment> segments);
   void embed(std::span<const std::int32_t> tokens, Rows x) const;
-  void norm_rows(ConstRows x, std::span<const float> weight, Rows y) const;
+  void norm_rows(ConstRows x, std::span<const float> weight, Rows y, Outputs outputs) const;
   void add(ConstRows update, Rows x) const;
-  /// Fills cos_ and sin_ for the positions of these rows.
-  void rotate_for(std::span<const Segment> segments);
   void run_block(std::int64_t layer, Rows x, std::span<const Segment> segments, Observer* observer);
 
   void kda(const KdaWeights& w, std::int64_t kda_index, Rows normed, Rows out, std::span<const Segment> segments);
   void low_rank(const WeightMatrix& in, const WeightMatrix& w, ConstRows x, Rows y);
 
-  void mla(const MlaWeights& w, std::int64_t layer, Rows normed, Rows out, std::span<const Segment> segments);
-  void cache_latents(const MlaWeights& w, Rows latent, std::span<const Segment> segments, std::span<const LatentCache> caches);
+  void mla(const MlaWeights& w, std::int64_t layer, Rows normed, Rows out);
+  /// The cache of a layer in the sequence of a segment.
+  LatentCache cache_of(const Segment& segment, std::int64_t layer) const;
+  void cache_latents(const MlaWeights& w, std::int64_t layer, Rows latent) const;
   void rotate_queries(Rows query) const;
   Rows absorb(const MlaWeights& w, ConstRows query);
-  Rows attend(ConstRows absorbed, std::span<const Segment> segments, std::span<const LatentCache> caches);
+  Rows attend(ConstRows absorbed, std::int64_t layer);
+  Rows project_values(const MlaWeights& w, ConstRows context);
   void apply_gate(const MlaWeights& w, ConstRows normed, Rows attention);
 
   void mlp(const MlpWeights& w, ConstRows normed, Rows out);
-  void activate(Rows gate, ConstRows up, float limit) const;
-  Assignments route(const MoeWeights& w, std::int64_t layer, ConstRows normed, Observer* observer);
+  static GatedProduct gated_input(const MlpWeights& w, ConstRows x, Rows gate, Rows up);
+  /// Fills the workspace's assignments.
+  void route(const MoeWeights& w, std::int64_t layer, ConstRows normed, Observer* observer);
   void moe(const MoeWeights& w, std::int64_t layer, ConstRows normed, Rows out, Observer* observer);
-  void combine(const Assignments& chosen, ConstRows routed, std::optional<ConstRows> shared, Rows out) const;
+  void combine(ConstRows routed, std::optional<ConstRows> shared, Rows out);
 
   ConstRows mtp_rows(ConstRows hidden, std::span<const std::int32_t> next_tokens, std::span<const Segment> segments,
                      Observer* observer);
@@ -100,7 +99,7 @@ class ForwardPass {
 
   const Config& config_;
   const ModelWeights& weights_;
-  const Compute& compute_;
+  Compute& compute_;
   const bool with_mtp_;
   RopeParameters rope_;
   float attention_scale_;

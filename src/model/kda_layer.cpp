@@ -3,6 +3,7 @@
 #include "model/forward.h"
 #include "model/workspace.h"
 
+#include <array>
 #include <cmath>
 
 namespace calandra {
@@ -19,18 +20,17 @@ void ForwardPass::kda(const KdaWeights& w, std::int64_t kda_index, Rows normed, 
   const Rows q = work_->q.take(rows, width), k = work_->k.take(rows, width), v = work_->v.take(rows, width);
   const Rows decay = work_->decay.take(rows, width), gate = work_->gate.take(rows, width);
   const Rows beta = work_->beta.take(rows, heads);
+  // The convolution sees its inputs as the tails will keep them: rounded.
+  const std::array products{Product{&w.q, normed, q, Outputs::Rounded}, Product{&w.k, normed, k, Outputs::Rounded},
+                            Product{&w.v, normed, v, Outputs::Rounded}, Product{&w.beta, normed, beta},
+                            Product{&w.decay, normed, decay},           Product{&w.gate, normed, gate}};
   if (w.decay_in) {
+    compute_.linear(std::span(products).first(4));
     low_rank(w.decay_in, w.decay, normed, decay);
     low_rank(w.gate_in, w.gate, normed, gate);
-    compute_.linear(
-        std::array{Product{&w.q, normed, q}, Product{&w.k, normed, k}, Product{&w.v, normed, v}, Product{&w.beta, normed, beta}});
   } else {
-    compute_.linear(std::array{Product{&w.q, normed, q}, Product{&w.k, normed, k}, Product{&w.v, normed, v},
-                               Product{&w.decay, normed, decay}, Product{&w.gate, normed, gate}, Product{&w.beta, normed, beta}});
+    compute_.linear(products);
   }
-  // The convolution sees its inputs as the tails will keep them.
-  for (const Rows& stream : {q, k, v}) compute_.round(stream);
-  for (std::int64_t r = 0; r < rows; ++r) kernels.sigmoid(span_of(ConstRows(beta), r), span_of(beta, r));
 
   const Rows conv_q = work_->conv_q.take(rows, width), conv_k = work_->conv_k.take(rows, width),
              conv_v = work_->conv_v.take(rows, width);
@@ -65,11 +65,13 @@ void ForwardPass::kda(const KdaWeights& w, std::int64_t kda_index, Rows normed, 
           kernels.store_cache({input + begin, channels}, type, tail(i));
         }
       }
-      for (std::int64_t r = segment.first_row; r < segment.first_row + segment.rows; ++r) {
+      for (std::int64_t r = segment.first_row; r < segment.end_row(); ++r) {
         const std::span q_head{conv_q.row(r) + begin, channels}, k_head{conv_k.row(r) + begin, channels};
         const std::span decay_head{decay.row(r) + begin, channels};
         kernels.l2_normalise(q_head, query_scale, q_head);
         kernels.l2_normalise(k_head, 1.0f, k_head);
+        const std::span beta_head{beta.row(r) + head, 1};
+        kernels.sigmoid(beta_head, beta_head);
         kernels.kda_decay(decay_head, std::span(w.dt_bias).subspan(static_cast<std::size_t>(begin), channels),
                           w.decay_rate[static_cast<std::size_t>(head)], config_.bounded_gate, config_.gate_lower_bound,
                           decay_head);
@@ -87,20 +89,19 @@ void ForwardPass::kda(const KdaWeights& w, std::int64_t kda_index, Rows normed, 
       steps.o = kda_out.row(segment.first_row) + begin;
       steps.o_stride = width;
       kernels.kda_recurrence(steps, segment.memory->state(kda_index, head).data(), 0, dim);
-      for (std::int64_t r = segment.first_row; r < segment.first_row + segment.rows; ++r) {
+      for (std::int64_t r = segment.first_row; r < segment.end_row(); ++r) {
         const std::span o{kda_out.row(r) + begin, channels};
         kernels.gated_rms_norm(o, w.out_norm, {gate.row(r) + begin, channels}, config_.norm_eps, o);
+        compute_.round(o);
       }
     }
   });
-  compute_.round(kda_out);
   compute_.linear(w.out, kda_out, out);
 }
 
 void ForwardPass::low_rank(const WeightMatrix& in, const WeightMatrix& w, ConstRows x, Rows y) {
   const Rows between = work_->low_rank.take(x.rows, in.rows);
-  compute_.linear(in, x, between);
-  compute_.round(between);
+  compute_.linear(std::array{Product{&in, x, between, Outputs::Rounded}});
   compute_.linear(w, between, y);
 }
 

@@ -16,22 +16,22 @@ ConstRows ForwardPass::mtp_rows(ConstRows hidden, std::span<const std::int32_t> 
   const Rows joined = work_->mtp_joined.take(rows, 2 * h);
   const Rows embedding = joined.columns(0, h);
   embed(next_tokens, embedding);
-  norm_rows(embedding, w.embedding_norm, embedding);
-  norm_rows(hidden, w.hidden_norm, joined.columns(h, h));
-  compute_.round(joined);
+  norm_rows(embedding, w.embedding_norm, embedding, Outputs::Rounded);
+  norm_rows(hidden, w.hidden_norm, joined.columns(h, h), Outputs::Rounded);
   const Rows x = work_->mtp_x.take(rows, h);
   compute_.linear(w.join, joined, x);
-  rotate_for(segments);
+  place(segments);
   run_block(config_.layers, x, segments, observer);
   const Rows u = work_->mtp_out.take(rows, h);
-  norm_rows(x, w.final_norm, u);
+  norm_rows(x, w.final_norm, u, Outputs::Exact);
   return u;
 }
 
 void ForwardPass::fill_mtp(std::span<const Segment> segments, std::span<const Slice> slices, ConstRows hidden,
                            Observer* observer) {
   // The rows this pass completes: from the last token before the slice up to the last but one of the slice.
-  std::vector<Segment> parts;
+  std::vector<Segment>& parts = work_->mtp_segments;
+  parts.clear();
   std::int64_t rows = 0;
   const Rows inputs = work_->mtp_hidden.take(hidden.rows, config_.hidden);
   std::vector<std::int32_t>& tokens = work_->mtp_tokens;

@@ -9,9 +9,6 @@
 
 namespace calandra {
 
-// Rows that one task of an element-wise loop takes.
-inline constexpr std::int64_t kElementwiseRows = 4;
-
 /// Reusable rows of float32.
 class Buffer {
  public:
@@ -32,9 +29,25 @@ struct ForwardPass::Segment {
   std::int64_t first_position = 0;
   std::int64_t first_row = 0;
   std::int64_t rows = 0;
+
+  std::int64_t end_row() const { return first_row + rows; }
+  std::int64_t position_of(std::int64_t row) const { return first_position + row - first_row; }
+};
+
+/// Where each row's experts put their results: assignment a = row top_k + j.
+struct ForwardPass::Assignments {
+  std::vector<std::int32_t> experts;     // [T top_k] falling selection score within a row
+  std::vector<float> weights;            // [T top_k]
+  std::vector<std::size_t> by_expert;    // [T top_k] a row's assignments in ascending order of expert
+  std::vector<std::int64_t> slots;       // [T top_k] row among the gathered rows, which are in order of expert
+  std::vector<std::int64_t> first_slot;  // [E + 1] slots of expert e: first_slot[e] up to first_slot[e + 1]
+  std::vector<std::int64_t> next_slot;   // [E] while slots are given out
 };
 
 struct ForwardPass::Workspace {
+  std::vector<Segment> segments;
+  std::vector<const Segment*> segment_of_row;
+
   // Whole pass. T rows; h, P, H, ... as in checkpoint/config.h.
   Buffer x;           // [T, h] residual stream
   Buffer normed;      // [T, h] input of a mixer or MLP
@@ -68,6 +81,9 @@ struct ForwardPass::Workspace {
   Buffer shared_gate, shared_up;  // [T, shared width]
   Buffer expert_out;              // [A, h]
   Buffer shared_out;              // [T, h]
+  Assignments assignments;
+  std::vector<GatedProduct> expert_inputs;
+  std::vector<Product> expert_outputs;
 
   // MTP
   Buffer mtp_hidden;  // [T, h]
@@ -75,6 +91,7 @@ struct ForwardPass::Workspace {
   Buffer mtp_x;       // [T, h]
   Buffer mtp_out;     // [T, h]
   std::vector<std::int32_t> mtp_tokens;
+  std::vector<Segment> mtp_segments;
 };
 
 /// A row as a span.
