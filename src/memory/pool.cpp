@@ -110,12 +110,13 @@ bool PageList::push_fresh() {
   return true;
 }
 
-bool PageList::copy_last() {
+bool PageList::copy(std::int64_t i) {
   const std::int64_t page = pool_->take();
   if (page < 0) return false;
-  std::memcpy(pool_->data(page), pool_->data(pages_.back()), static_cast<std::size_t>(pool_->page_bytes()));
-  pool_->drop_holder(pages_.back());
-  pages_.back() = page;
+  std::int64_t& mine = pages_[static_cast<std::size_t>(i)];
+  std::memcpy(pool_->data(page), pool_->data(mine), static_cast<std::size_t>(pool_->page_bytes()));
+  pool_->drop_holder(mine);
+  mine = page;
   return true;
 }
 

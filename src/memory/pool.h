@@ -127,8 +127,8 @@ class PageList {
 
   /// Adds a fresh page; false if the pool is dry.
   bool push_fresh();
-  /// Replaces the last page by a fresh one with the same content; false and unchanged if the pool is dry.
-  bool copy_last();
+  /// Replaces page `i` by a fresh one with the same content; false and unchanged if the pool is dry.
+  bool copy(std::int64_t i);
   /// Drops pages from the end.
   void resize(std::int64_t count);
   std::int64_t size() const { return static_cast<std::int64_t>(pages_.size()); }

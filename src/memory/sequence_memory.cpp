@@ -25,7 +25,7 @@ std::unique_ptr<SequenceMemory> SequenceMemory::create(MemoryPool& pool) {
   return memory;
 }
 
-std::unique_ptr<SequenceMemory> SequenceMemory::resume(MemoryPool& pool, const Boundary& boundary) {
+std::unique_ptr<SequenceMemory> SequenceMemory::resume(MemoryPool& pool, const Boundary& boundary, BoundaryPages pages) {
   std::unique_ptr<SequenceMemory> memory(new SequenceMemory(pool));
   if (!memory->fixed_.grow(boundary.fixed_.size())) return nullptr;
   for (std::int64_t i = 0; i < memory->fixed_.size(); ++i) {
@@ -38,7 +38,10 @@ std::unique_ptr<SequenceMemory> SequenceMemory::resume(MemoryPool& pool, const B
   const auto share = [&](const PageList& from, PageList& to, std::int64_t rows, auto& pages_by_layer) {
     to = from;
     to.resize(std::min(to.size(), ceil_div(rows, page_tokens)));
-    if (rows % page_tokens != 0 && to.size() > 0 && !to.copy_last()) return false;
+    const std::int64_t whole = std::min(to.size(), rows / page_tokens);
+    for (std::int64_t page = pages == BoundaryPages::Copied ? 0 : whole; page < to.size(); ++page) {
+      if (!to.copy(page)) return false;
+    }
     for (std::int64_t page = 0; page < to.size(); ++page) memory->index_page(to, page, pages_by_layer);
     return true;
   };

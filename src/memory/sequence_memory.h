@@ -30,6 +30,12 @@ class Boundary {
   std::vector<float> hidden_;  // [h] final-norm row of token n - 1; empty at position 0
 };
 
+/// What a resumed sequence does with the whole pages of its boundary.
+enum class BoundaryPages : std::uint8_t {
+  Shared,
+  Copied,  // the memory of a sequence that met nobody before: for measurements, where shared rows would stay in a cache
+};
+
 /// One sequence's rows of one MLA layer.
 struct LatentCache {
   LatentRows rows;                    // for reading
@@ -45,7 +51,8 @@ class SequenceMemory {
   /// An empty sequence, all states and tails zero; nothing if the pool is dry.
   static std::unique_ptr<SequenceMemory> create(MemoryPool& pool);
   /// A sequence that goes on from `boundary`; nothing if the pool is dry.
-  static std::unique_ptr<SequenceMemory> resume(MemoryPool& pool, const Boundary& boundary);
+  static std::unique_ptr<SequenceMemory> resume(MemoryPool& pool, const Boundary& boundary,
+                                                BoundaryPages pages = BoundaryPages::Shared);
   SequenceMemory(const SequenceMemory&) = delete;
   SequenceMemory& operator=(const SequenceMemory&) = delete;
 

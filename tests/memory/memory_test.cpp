@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -180,6 +181,30 @@ TEST(Boundary, SequencesFromOneBoundaryDoNotSeeEachOther) {
     EXPECT_EQ(first_byte(b->latents(0), position), 3) << position;
     EXPECT_EQ(first_byte(a->mtp_latents(), position - 1), 2) << position;
     EXPECT_EQ(first_byte(b->mtp_latents(), position - 1), 3) << position;
+  }
+}
+
+TEST(Boundary, ASequenceThatSharesNothingOutlivesTheOthersUnchanged) {
+  const MemoryLayout layout = small_layout(true);
+  for (const std::int64_t position : {0, 1, 64, 130, 640}) {
+    MemoryPool pool(layout, 100, FreedMemory::Poisoned);
+    auto memory = SequenceMemory::create(pool);
+    ASSERT_TRUE(memory->reserve(position));
+    for (std::int64_t t = 0; t < position; ++t) fill_row(memory->latents(0), t, static_cast<int>(t % 100));
+    for (std::int64_t t = 0; t + 1 < position; ++t) fill_row(memory->mtp_latents(), t, static_cast<int>(t % 90));
+    memory->state(1, 0)[3] = 5.0f;
+    memory->advance(position, kHidden);
+    auto boundary = memory->snapshot();
+    const auto alone = SequenceMemory::resume(pool, *boundary, BoundaryPages::Copied);
+    ASSERT_TRUE(alone);
+    for (std::int64_t t = 0; t < position; ++t) std::memset(memory->latents(0).row(t), 0x55, 1);
+    memory.reset();
+    boundary.reset();
+    EXPECT_EQ(pool.latents().num_used(), (position + 63) / 64) << position;  // all its own: nobody else is left
+    EXPECT_EQ(pool.mtp_latents().num_used(), (std::max<std::int64_t>(position, 1) - 1 + 63) / 64) << position;
+    EXPECT_EQ(alone->state(1, 0)[3], 5.0f);
+    for (std::int64_t t = 0; t < position; ++t) ASSERT_EQ(first_byte(alone->latents(0), t), t % 100) << position;
+    for (std::int64_t t = 0; t + 1 < position; ++t) ASSERT_EQ(first_byte(alone->mtp_latents(), t), t % 90) << position;
   }
 }
 
