@@ -1,7 +1,7 @@
 #include "checkpoint/summary.h"
 
-#include "checkpoint/synthetic.h"
 #include "support/golden.h"
+#include "support/released.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -18,17 +18,6 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-SyntheticOptions whole(LingModel model, SyntheticFormat format) {
-  SyntheticOptions options;
-  options.model = model;
-  options.format = format;
-  return options;
-}
-
-Config config_of(const SyntheticOptions& options) { return parse_config(synthetic_config(options).dump(), "config.json"); }
-
-ModelSummary summary_of(const SyntheticOptions& options) { return summarize(config_of(options), synthetic_tensors(options)); }
 
 const ComponentSummary& part(const ModelSummary& summary, Component component) {
   for (const ComponentSummary& c : summary.components) {
