@@ -35,26 +35,27 @@ test_in() {
 sources_in() { (cd "$root" && find "$@" -name '*.h' -o -name '*.inl' -o -name '*.cpp' | sort); }
 
 step_format() {
-  (cd "$root" && sources_in src tests fuzz | xargs clang-format-14 --dry-run -Werror) || {
+  (cd "$root" && sources_in src tests fuzz bench | xargs clang-format-14 --dry-run -Werror) || {
     say "to change them: clang-format-14 -i FILE..."
     return 1
   }
 }
 
 step_tidy() {
-  configure "$root/build/clang" "${clang_options[@]}" -DCALANDRA_WERROR=ON
+  configure "$root/build/clang" "${clang_options[@]}" -DCALANDRA_BENCH=ON -DCALANDRA_WERROR=ON
   (cd "$root" && sources_in src fuzz | grep '\.cpp$' |
     xargs -P "$jobs" -n 1 clang-tidy-14 -p build/clang --quiet --warnings-as-errors='*')
 }
 
 step_clang() {
-  configure "$root/build/clang" "${clang_options[@]}" -DCALANDRA_WERROR=ON
+  configure "$root/build/clang" "${clang_options[@]}" -DCALANDRA_BENCH=ON -DCALANDRA_WERROR=ON
   compile "$root/build/clang"
   test_in "$root/build/clang"
 }
 
 step_gcc-werror() {
-  configure "$root/build/gcc-werror" -DCALANDRA_UNITY=ON -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER=g++ -DCALANDRA_WERROR=ON
+  configure "$root/build/gcc-werror" -DCALANDRA_UNITY=ON -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER=g++ \
+    -DCALANDRA_BENCH=ON -DCALANDRA_WERROR=ON
   compile "$root/build/gcc-werror"
 }
 

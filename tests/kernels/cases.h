@@ -1,5 +1,6 @@
 #pragma once
-// Declarations of kernel inputs: small structs from which tests (and benchmarks) make random operands in guarded memory.
+// Kernel cases: small structs that say what a kernel is given, what that moves and what it does. The same declarations make the random
+// operands, in guarded memory, of the tests beside this file and of the benchmarks in bench/.
 
 #include "guarded.h"
 #include "kernels/kernels.h"
@@ -54,6 +55,22 @@ inline std::string_view name_of(WeightFormat format) {
   return kNames[static_cast<std::size_t>(format)];
 }
 
+inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+/// Bytes of a stored weight with its scales.
+inline std::int64_t stored_bytes(WeightFormat format, std::int64_t rows, std::int64_t cols) {
+  const std::int64_t elements = rows * cols, blocks = ceil_div(rows, kScaleBlock) * ceil_div(cols, kScaleBlock);
+  switch (format) {
+    case WeightFormat::F32: return 4 * elements;
+    case WeightFormat::BF16:
+    case WeightFormat::F16: return 2 * elements;
+    case WeightFormat::Fp8: return elements + 4 * blocks;
+    case WeightFormat::Fp8E8m0: return elements + blocks;
+    case WeightFormat::Mxfp4: return elements / 2 + rows * ceil_div(cols, kMxGroup);
+  }
+  return 0;
+}
+
 /// A matrix product: x [rows, cols] times a weight [outputs, cols] that is cut from row `first_row` of a stored tensor.
 struct MatmulCase {
   WeightFormat format = WeightFormat::F32;
@@ -67,7 +84,27 @@ struct MatmulCase {
     return std::string(name_of(format)) + " rows " + std::to_string(rows) + " outputs " + std::to_string(outputs) + " cols " +
            std::to_string(cols) + " first " + std::to_string(first_row) + " shards " + std::to_string(shards);
   }
+  /// Of the weight, scales included: what a product from memory waits for.
+  std::int64_t weight_bytes() const { return stored_bytes(format, outputs, cols); }
+  std::int64_t operations() const { return 2 * rows * outputs * cols; }
 };
+
+/// The products of Ling-3.0-tiny in every format that its releases store them in, for one row. Benchmarks time them with other row
+/// counts too; tests check them with fewer outputs, which are independent.
+inline std::vector<MatmulCase> released_matmuls() {
+  std::vector<MatmulCase> cases;
+  for (const WeightFormat format : {WeightFormat::BF16, WeightFormat::Fp8, WeightFormat::Fp8E8m0}) {
+    cases.push_back({format, 1, 2048, 1536, 0, 1});  // KDA q, k, v, decay, gate
+    cases.push_back({format, 1, 1536, 2048, 0, 4});  // its output, in virtual shards
+    cases.push_back({format, 1, 576, 1536, 0, 1});   // MLA latent and rotated key
+    cases.push_back({format, 1, 3072, 256, 0, 1});   // its query
+  }
+  for (const WeightFormat format : {WeightFormat::BF16, WeightFormat::Fp8, WeightFormat::Fp8E8m0, WeightFormat::Mxfp4}) {
+    cases.push_back({format, 1, 512, 1536, 0, 1});  // expert gate and up
+    cases.push_back({format, 1, 1536, 512, 0, 1});  // expert down
+  }
+  return cases;
+}
 
 /// Bytes of a stored weight, and what they mean.
 struct StoredWeight {
@@ -78,8 +115,6 @@ struct StoredWeight {
 
   double at(std::int64_t row, std::int64_t col) const { return values[static_cast<std::size_t>(row * view.cols + col)]; }
 };
-
-inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 /// Random codes without NaN; every scale differs from its neighbours by a factor of at least 2 in either direction.
 inline StoredWeight make_weight(Random& random, const MatmulCase& c) {
@@ -172,7 +207,17 @@ struct KdaCase {
   std::int64_t tokens = 1;
   std::int64_t key_dim = 32;
   std::int64_t value_dim = 32;
+
+  std::string name() const {
+    return "tokens " + std::to_string(tokens) + " keys " + std::to_string(key_dim) + " values " + std::to_string(value_dim);
+  }
+  /// The state, read and written.
+  std::int64_t state_bytes() const { return 2 * 4 * key_dim * value_dim; }
+  std::int64_t operations() const { return 7 * tokens * key_dim * value_dim; }
 };
+
+/// A head of the released models: a decoded token, a short slice, a longer one.
+inline constexpr std::array kReleasedKda = {KdaCase{1, 128, 128}, KdaCase{16, 128, 128}, KdaCase{128, 128, 128}};
 
 struct KdaData {
   KdaCase shape;
@@ -242,7 +287,27 @@ struct CacheCase {
   std::int64_t rope_dim = 8;
   std::int64_t page_tokens = 64;
   std::int64_t positions = 1;
+
+  std::int64_t width() const { return latent_dim + rope_dim; }
 };
+
+/// The absorbed queries of one token against all rows of a cache.
+struct MlaCase {
+  CacheCase cache;
+  std::int64_t heads = 1;
+
+  std::string name() const {
+    return std::string(cache.type == CacheType::F32 ? "F32" : "BF16") + " heads " + std::to_string(heads) + " positions " +
+           std::to_string(cache.positions);
+  }
+  std::int64_t latent_bytes() const { return cache.positions * cache.width() * (cache.type == CacheType::F32 ? 4 : 2); }
+  std::int64_t operations() const { return 2 * heads * cache.positions * (cache.width() + cache.latent_dim); }
+};
+
+/// Eight heads of the released models: inside one block of positions, at its end, and over some blocks.
+inline constexpr std::array kReleasedMla = {MlaCase{{CacheType::BF16, 512, 64, 64, 100}, 8},
+                                            MlaCase{{CacheType::BF16, 512, 64, 64, 512}, 8},
+                                            MlaCase{{CacheType::BF16, 512, 64, 64, 2000}, 8}};
 
 struct CacheData {
   std::vector<Guarded<std::byte>> pages;
@@ -252,7 +317,7 @@ struct CacheData {
 };
 
 inline CacheData make_cache(Random& random, const CacheCase& c) {
-  const std::int64_t width = c.latent_dim + c.rope_dim;
+  const std::int64_t width = c.width();
   const std::int64_t element = c.type == CacheType::F32 ? 4 : 2;
   CacheData cache;
   for (std::int64_t begin = 0; begin < c.positions; begin += c.page_tokens) {

@@ -1,7 +1,6 @@
 #pragma once
 // Memory whose last byte is followed by a page that must not be touched: any read or write past the end ends the program.
 
-#include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
 

@@ -180,7 +180,10 @@ TEST(Kda, AnyCutOfTokensAnyShapeAndEveryInstructionSetGiveTheSameBits) {
 
 TEST(Kda, MatchesFloat64) {
   Random random(2);
-  for (const KdaCase& c : {KdaCase{40, 128, 128}, KdaCase{40, 33, 50}}) {
+  std::vector<KdaCase> cases(kReleasedKda.begin(), kReleasedKda.end());
+  cases.push_back({40, 33, 50});
+  for (const KdaCase& c : cases) {
+    SCOPED_TRACE(c.name());
     const KdaData original = make_kda(random, c);
     KdaData input = original.clone();
     const Reference expected = reference(input);

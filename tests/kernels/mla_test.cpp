@@ -122,6 +122,20 @@ TEST(Mla, AnyCountAroundBlockBordersMatchesAFloat64Softmax) {
   }
 }
 
+TEST(Mla, CachesOfAReleasedModelMatchAFloat64Softmax) {
+  Random random(6);
+  const float scale = 1.0f / std::sqrt(192.0f);
+  for (const MlaCase& c : kReleasedMla) {
+    const CacheData cache = make_cache(random, c.cache);
+    const Guarded<float> q(normal_values(random, c.heads * c.cache.width()));
+    const std::vector<float> expected = reference(cache, q, c.heads, c.cache.positions, scale);
+    for (const Implementation& implementation : implementations()) {
+      expect_close_to_largest(attend(*implementation.kernels, q, c.heads, cache.rows, c.cache.positions, scale), expected, 1e-5,
+                              implementation.name + " " + c.name());
+    }
+  }
+}
+
 TEST(Mla, HeadsAndPagesDoNotMatter) {
   Random random(2);
   for (const CacheType type : {CacheType::F32, CacheType::BF16}) {
