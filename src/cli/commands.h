@@ -73,6 +73,22 @@ struct InspectArguments {
   bool json = false;
 };
 
+struct BenchArguments {
+  ModelArguments model;
+  // Unset: the usual ones that the context holds.
+  std::optional<std::vector<std::int64_t>> prompts;  // {0}: none
+  std::int64_t decode_tokens = 64;                   // 0: no decoding
+  std::optional<std::vector<std::int64_t>> depths, batches;
+  std::optional<int> rounds;
+  bool exclusive = false;
+  bool json = false;
+  bool csv = false;
+};
+
+/// Of a bench, unless the command line says.
+inline constexpr int kBenchRounds = 3;
+inline constexpr int kExclusiveBenchRounds = 5;
+
 struct PerplexityArguments {
   ModelArguments model;
   std::filesystem::path file;
@@ -96,6 +112,7 @@ struct MakeCheckpointArguments {
 
 int run_command(RunArguments arguments);
 int inspect_command(const InspectArguments& arguments);
+int bench_command(const BenchArguments& arguments);
 int perplexity_command(const PerplexityArguments& arguments);
 int trace_command(const TraceArguments& arguments);
 int make_checkpoint_command(const MakeCheckpointArguments& arguments);

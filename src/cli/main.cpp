@@ -113,6 +113,8 @@ CLI::Option* add_number(CLI::App& command, const std::string& name, Target& targ
 }
 
 constexpr int kMostThreads = 4096;
+constexpr std::int64_t kMostBatch = 65536;
+constexpr int kMostRounds = 1000;
 
 /// "--temp T [the model's]"
 class HelpFormat : public CLI::Formatter {
@@ -128,17 +130,36 @@ class HelpFormat : public CLI::Formatter {
   }
 };
 
-std::vector<std::int32_t> parse_ids(const std::string& text) {
-  std::vector<std::int32_t> ids;
+/// "1,2,3"; nothing if it is not that.
+template <class Number>
+std::optional<std::vector<Number>> parse_list(const std::string& text) {
+  std::vector<Number> numbers;
   const char* const end = text.data() + text.size();
   for (const char* at = text.data();; ++at) {
-    const auto [stopped, error] = std::from_chars(at, end, ids.emplace_back());
-    if (error != std::errc{} || (stopped != end && *stopped != ',')) {
-      fail("--ids {}: expected token ids separated by commas, such as 1,2,3", text);
-    }
-    if (stopped == end) return ids;
+    const auto [stopped, error] = std::from_chars(at, end, numbers.emplace_back());
+    if (error != std::errc{} || (stopped != end && *stopped != ',')) return std::nullopt;
+    if (stopped == end) return numbers;
     at = stopped;
   }
+}
+
+std::vector<std::int32_t> parse_ids(const std::string& text) {
+  if (auto ids = parse_list<std::int32_t>(text)) return *std::move(ids);
+  fail("--ids {}: expected token ids separated by commas, such as 1,2,3", text);
+}
+
+/// An option that takes some numbers from `least` to `most`.
+CLI::Option* add_numbers(CLI::App& command, const std::string& name, std::optional<std::vector<std::int64_t>>& target,
+                         std::int64_t least, std::int64_t most, const std::string& help) {
+  const std::string shown = name.substr(name.find("--"));
+  const auto read = [&target, least, most, shown](const std::string& text) {
+    target = parse_list<std::int64_t>(text);
+    const auto is_out = [&](std::int64_t number) { return number < least || number > most; };
+    if (!target || std::any_of(target->begin(), target->end(), is_out)) {
+      throw UsageError(fmt::format("{} {}: expected integers from {} to {}, separated by commas", shown, text, least, most));
+    }
+  };
+  return command.add_option_function<std::string>(name, read, help)->type_name("N,...");
 }
 
 /// The commands, their options, and what they are to be run with.
@@ -154,6 +175,7 @@ class CommandLine {
     app_.footer("calandra COMMAND --help, or calandra help COMMAND, lists the options of a command.");
     add_run();
     add_inspect();
+    add_bench();
     add_perplexity();
     add_trace();
     add_make_checkpoint();
@@ -312,6 +334,40 @@ Exit codes: 0; 1 for an error; 2 for a command line that is not understood; 130 
     add_overrides(command, inspect_.overrides);
   }
 
+  void add_bench() {
+    BenchArguments& a = bench_;
+    CLI::App& command = *add("bench", "Measure speed, beside what this machine's memory and arithmetic can do",
+                             [this] { return bench_command(bench_); });
+    command.footer(
+        R"(In rounds: each measures the machine and then every row, for half a second at least. A figure is the median of the rounds; the
+least and the largest stand beside it. Bytes are those a token must move: weights as stored, once for all rows of a step, experts
+that the rows chose once, state read and written, latents read. Operations count a multiply-add as two. Tokens are random.
+On a shared machine figures differ from run to run without --exclusive, which needs root. bench/results.md explains the columns.
+Exit codes as for run; after Ctrl-C what has been measured is printed, and the code is 130.)");
+    a.model.model = CALANDRA_BUNDLED_MODEL;
+    command.add_option("MODEL", a.model.model, kModelHelp)->default_str("the bundled model");
+    add_numbers(command, "-p,--prompt", a.prompts, 0, kMaxContext, "Lengths of prompts; 0: none")
+        ->default_str("512,4096")
+        ->group("What is measured");
+    add_number(command, "-n,--decode", a.decode_tokens, 0, kMaxContext, "Tokens that every sequence decodes; 0: none")
+        ->default_str(std::to_string(a.decode_tokens))
+        ->group("What is measured");
+    add_numbers(command, "--depth", a.depths, 0, kMaxContext, "Tokens of context before the first decoded one")
+        ->default_str("0,8192,32768")
+        ->group("What is measured");
+    add_numbers(command, "--batch", a.batches, 1, kMostBatch, "Sequences that are decoded together")
+        ->default_str("1,4,8,16")
+        ->group("What is measured");
+    add_number(command, "--rounds", a.rounds, 1, kMostRounds, "How often everything is measured")
+        ->default_str(fmt::format("{}; {} with --exclusive", kBenchRounds, kExclusiveBenchRounds))
+        ->group("What is measured");
+    command.add_flag("--exclusive", a.exclusive, "In a session of its own at the highest priority, as far as the system permits")
+        ->group("What is measured");
+    command.add_flag("--json", a.json, "One JSON object")->group("Output");
+    command.add_flag("--csv", a.csv, "A line for every row, after a line of names")->group("Output");
+    add_model_options(command, a.model, false);
+  }
+
   void add_perplexity() {
     CLI::App& command =
         *add("perplexity", "Measure how well a model predicts a text", [this] { return perplexity_command(perplexity_); });
@@ -386,6 +442,7 @@ Exit codes: 0; 1 for an error; 2 for a command line that is not understood; 130 
   std::vector<std::pair<CLI::App*, std::function<int()>>> actions_;
   RunArguments run_;
   InspectArguments inspect_;
+  BenchArguments bench_;
   PerplexityArguments perplexity_;
   TraceArguments trace_;
   MakeCheckpointArguments make_;

@@ -16,6 +16,8 @@ namespace {
 /// Short enough to be typed again.
 std::uint64_t random_seed() { return std::random_device{}(); }
 
+}  // namespace
+
 std::string_view name_of(Activations activations) {
   switch (activations) {
     case Activations::Fp32: return "fp32";
@@ -24,8 +26,6 @@ std::string_view name_of(Activations activations) {
   }
   return "";
 }
-
-}  // namespace
 
 GenerationOptions generation_options(const RunArguments& arguments, const Model& model) {
   const GenerationDefaults& suggested = model.checkpoint().generation();

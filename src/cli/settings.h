@@ -8,8 +8,12 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include <string>
+#include <string_view>
 
 namespace calandra {
+
+/// "fp32", "bf16", "fp8"
+std::string_view name_of(Activations activations);
 
 /// Throws UsageError for values out of range.
 GenerationOptions generation_options(const RunArguments& arguments, const Model& model);

@@ -7,8 +7,6 @@
 namespace calandra {
 namespace {
 
-// Tokens of one forward pass: enough to use every weight many times, few enough to stop quickly.
-constexpr std::int64_t kPrefillTokens = 512;
 // Boundaries kept: the end of the prompt before and a few older ones.
 constexpr std::size_t kBoundaries = 4;
 

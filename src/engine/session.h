@@ -14,6 +14,9 @@
 
 namespace calandra {
 
+/// Tokens of a prompt in one forward pass: enough to use every weight many times, few enough to stop quickly.
+inline constexpr std::int64_t kPrefillTokens = 512;
+
 class Session {
  public:
   /// Called with (tokens done, tokens to do) between steps of a prefill; false stops it.
