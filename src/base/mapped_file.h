@@ -27,6 +27,9 @@ class MappedFile {
   std::size_t size_ = 0;
 };
 
+/// For who reads a mapped file once, front to back: these bytes need not stay in memory. They can be read again at any time.
+void release_pages(std::span<const std::byte> mapped);
+
 /// Whether something has that name. Throws Error that names it where that cannot be told, and for a symbolic link to nothing:
 /// half a download, and no reason to do without the file.
 bool is_there(const std::filesystem::path& path);

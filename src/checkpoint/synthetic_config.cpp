@@ -1,6 +1,7 @@
 #include "checkpoint/synthetic_config.h"
 
 #include "base/error.h"
+#include "checkpoint/storage.h"
 #include "checkpoint/synthetic_tokenizer.h"
 
 #include <nlohmann/json.hpp>
@@ -50,7 +51,6 @@ constexpr std::array<std::string_view, 4> kFormatNames = {"bf16", "fp8", "fp8-ue
 constexpr std::int64_t kRouterGroups = 8;
 constexpr std::int64_t kKeptGroups = 4;
 constexpr std::int64_t kTopK = 8;
-constexpr std::int64_t kScaleEdge = 128;
 
 /// The sizes that a slice may change.
 struct Slice {
@@ -85,34 +85,13 @@ ordered_json limit_list(const std::vector<Limit>& limits, std::int64_t layers) {
   return list;
 }
 
-ordered_json quantization_config(SyntheticFormat format, const ModelValues& values, std::int64_t layers) {
-  // Whole segments at the end of a module's path; a router is called mlp.gate.
-  std::vector<std::string> kept = {"lm_head", "model.word_embeddings", "b_proj", "mlp.gate"};
-  const auto keep_in = [&](std::int64_t layer, const char* module) { kept.push_back(std::to_string(layer) + module); };
-  const bool e8m0 = format == SyntheticFormat::Fp8E8m0;
-  for (std::int64_t i = values.group - 1; i < layers; i += values.group) {
-    keep_in(i, ".attention.g_proj");
-    if (e8m0 && !values.q_rank) keep_in(i, ".attention.q_proj");
-  }
-  if (values.mtp_layers > 0) {
-    keep_in(layers, ".eh_proj");
-    if (e8m0) keep_in(layers, ".attention.g_proj");
-    if (e8m0 && !values.q_rank) keep_in(layers, ".attention.q_proj");
-  }
-  if (e8m0) {
-    for (const char* name : {"q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj"}) kept.emplace_back(name);
-  }
-  ordered_json config = {{"quant_method", "fp8"},
-                         {"fmt", "e4m3"},
-                         {"activation_scheme", "dynamic"},
-                         {"weight_block_size", {kScaleEdge, kScaleEdge}},
-                         {"modules_to_not_convert", kept}};
-  if (format != SyntheticFormat::Fp8) config["scale_fmt"] = "ue8m0";
-  if (format == SyntheticFormat::Fp4) {
-    config["routed_experts_quant_method"] = "mxfp4";
-    config["routed_experts_group_size"] = 32;
-  }
-  return config;
+/// quantization_config of a config that has none yet.
+ordered_json quantization_of(const ordered_json& config, SyntheticFormat format) {
+  const Config network = parse_config(config.dump(), "config.json");
+  const std::vector<TensorSpec> specs = list_tensors(network);
+  std::vector<StoredSpec> tensors;
+  for (const TensorSpec& spec : specs) tensors.push_back({&spec, stored_as(spec, format, network)});
+  return quantization_config(tensors);
 }
 
 /// Keys that are equal in all models.
@@ -197,8 +176,7 @@ ordered_json synthetic_config(const SyntheticOptions& options) {
       {"pad_token_id", added_token_id("<|endoftext|>", slice.vocab)},
   };
   config.update(ordered_json::parse(kFamilyConfig));
-  if (options.format != SyntheticFormat::Bf16)
-    config["quantization_config"] = quantization_config(options.format, values, slice.layers);
+  if (options.format != SyntheticFormat::Bf16) config["quantization_config"] = quantization_of(config, options.format);
   return config;
 }
 

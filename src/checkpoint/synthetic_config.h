@@ -27,6 +27,9 @@ std::string_view name_of(SyntheticFormat format);
 /// Throws Error that lists the names.
 SyntheticFormat synthetic_format_of(std::string_view name);
 
+/// Bytes of tensors in a shard, as the releases cut them.
+inline constexpr std::int64_t kDefaultShardBytes = 4'500'000'000;
+
 struct SyntheticOptions {
   LingModel model = LingModel::Tiny30;
   SyntheticFormat format = SyntheticFormat::Bf16;
@@ -35,7 +38,7 @@ struct SyntheticOptions {
   std::optional<std::int64_t> vocab;
   std::uint64_t seed = 0;
   bool headers_only = false;  // sparse files: all tensors are holes of zeros
-  std::int64_t shard_bytes = 4'500'000'000;
+  std::int64_t shard_bytes = kDefaultShardBytes;
   int num_threads = 0;  // 0: one per core. The files do not depend on it
 };
 

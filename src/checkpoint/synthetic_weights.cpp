@@ -2,14 +2,11 @@
 
 #include "base/error.h"
 #include "base/integer.h"
-#include "kernels/quantize.h"
-#include "tensor/element.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <functional>
 #include <span>
 
@@ -25,9 +22,6 @@ constexpr double kColumnGroupSpread = 0.45;
 constexpr double kLowLogRate = -0.4, kHighLogRate = 0.7;
 constexpr double kLowBounded = -8.5, kHighBounded = 2.8;
 constexpr double kLowUnbounded = -7.0, kHighUnbounded = 3.5;
-
-/// Elements drawn at a time: the float32 values stay in the second-level cache.
-constexpr std::int64_t kPieceElements = 1 << 17;
 
 /// exp(spread * normal), one for `group` consecutive entries.
 std::vector<double> log_normal(RandomStream& random, std::int64_t count, std::int64_t group, double spread) {
@@ -109,63 +103,7 @@ std::vector<double> draw_vector(RandomStream& random, const TensorSpec& spec, st
   }
 }
 
-template <class T>
-std::vector<std::byte> bytes_of(const std::vector<T>& values) {
-  std::vector<std::byte> out(values.size() * sizeof(T));
-  std::memcpy(out.data(), values.data(), out.size());
-  return out;
-}
-
-std::vector<std::byte> bf16_bytes(const std::vector<float>& values) {
-  std::vector<std::byte> out(values.size() * sizeof(std::uint16_t));
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const std::uint16_t code = bf16_encode(values[i]);
-    std::memcpy(out.data() + i * sizeof(code), &code, sizeof(code));
-  }
-  return out;
-}
-
 }  // namespace
-
-StoredAs stored_as(const TensorSpec& spec, SyntheticFormat format, const Config& config) {
-  const StoredAs quantised = format == SyntheticFormat::Bf16      ? StoredAs::Bf16
-                             : format == SyntheticFormat::Fp8     ? StoredAs::Fp8
-                             : format == SyntheticFormat::Fp8E8m0 ? StoredAs::Fp8E8m0
-                                                                  : StoredAs::Fp8PowerOfTwo;
-  switch (spec.role) {
-    case Role::DecayRate:
-    case Role::DecayBias:
-    case Role::RouterBias: return StoredAs::F32;
-    case Role::Projection: return quantised;
-    case Role::ExpertProjection: return format == SyntheticFormat::Fp4 ? StoredAs::Mxfp4 : quantised;
-    case Role::MlaProjection: return format == SyntheticFormat::Fp8E8m0 ? StoredAs::Bf16 : quantised;
-    case Role::AttentionGate:
-      return format == SyntheticFormat::Fp8E8m0 || spec.layer < config.layers ? StoredAs::Bf16 : quantised;
-    case Role::Embedding:
-    case Role::Head:
-    case Role::Norm:
-    case Role::Beta:
-    case Role::Router:
-    case Role::Conv:
-    case Role::MtpJoin: return StoredAs::Bf16;
-  }
-  fail("{}: a role without a rule for storing it", spec.name);
-}
-
-std::vector<TensorHeader> stored_headers(const TensorSpec& spec, StoredAs stored) {
-  if (stored == StoredAs::F32) return {{spec.name, ElementType::F32, spec.shape}};
-  if (stored == StoredAs::Bf16) return {{spec.name, ElementType::BF16, spec.shape}};
-  const std::int64_t rows = spec.shape.at(0), cols = spec.shape.at(1);
-  const std::string scale_name = spec.name + "_scale_inv";
-  if (stored == StoredAs::Mxfp4) {
-    if (cols % kMxGroup != 0)
-      fail("{}: MXFP4 needs a multiple of {} columns, its shape is {}", spec.name, kMxGroup, to_string(spec.shape));
-    return {{spec.name, ElementType::U8, {rows, cols / 2}}, {scale_name, ElementType::F8_E8M0, {rows, cols / kMxGroup}}};
-  }
-  const ElementType scale = stored == StoredAs::Fp8E8m0 ? ElementType::F8_E8M0 : ElementType::F32;
-  return {{spec.name, ElementType::F8_E4M3, spec.shape},
-          {scale_name, scale, {ceil_div(rows, kScaleBlock), ceil_div(cols, kScaleBlock)}}};
-}
 
 SyntheticTensor::SyntheticTensor(const TensorSpec& spec, StoredAs stored, std::uint64_t seed, const Config& config)
     : stored_(stored), noise_(seed, spec.name) {
@@ -178,7 +116,7 @@ SyntheticTensor::SyntheticTensor(const TensorSpec& spec, StoredAs stored, std::u
   }
   rows_ = spec.shape[0];
   cols_ = spec.shape[1];
-  rows_per_piece_ = std::min(rows_, ceil_div(std::max(kPieceElements / cols_, std::int64_t{1}), kScaleBlock) * kScaleBlock);
+  rows_per_piece_ = rows_per_piece(rows_, cols_);
   if (spec.role == Role::Embedding) return;
   gain_ = spec.gain / std::sqrt(static_cast<double>(cols_));
   if (is_even(spec, config)) return;
@@ -209,19 +147,7 @@ EncodedPiece SyntheticTensor::encode(std::int64_t piece) const {
   const std::int64_t begin = piece * rows_per_piece_;
   const std::int64_t count = std::min(rows_per_piece_, rows_ - begin);
   const std::vector<float> values = draw_rows(begin, count);
-  const ConstRows rows = {values.data(), count, cols_, cols_};
-  switch (stored_) {
-    case StoredAs::F32: return {bytes_of(values), {}};
-    case StoredAs::Bf16: return {bf16_bytes(values), {}};
-    case StoredAs::Mxfp4: {
-      const MxBlocks blocks = quantize_mxfp4(rows);
-      return {bytes_of(blocks.packed), bytes_of(blocks.e8m0)};
-    }
-    default: {
-      const Fp8Blocks blocks = quantize_fp8(rows, stored_ != StoredAs::Fp8);
-      return {bytes_of(blocks.codes), stored_ == StoredAs::Fp8E8m0 ? bytes_of(blocks.e8m0) : bytes_of(blocks.scales)};
-    }
-  }
+  return encode_rows({values.data(), count, cols_, cols_}, stored_);
 }
 
 }  // namespace calandra

@@ -7,35 +7,21 @@
 // not grow with its size and pieces can be made by any thread.
 
 #include "checkpoint/random.h"
-#include "checkpoint/synthetic_config.h"
-#include "checkpoint/weights.h"
+#include "checkpoint/shard_writer.h"
+#include "checkpoint/storage.h"
 
-#include <cstddef>
 #include <vector>
 
 namespace calandra {
 
-/// How a tensor is stored in a format.
-enum class StoredAs : std::uint8_t { F32, Bf16, Fp8, Fp8E8m0, Fp8PowerOfTwo, Mxfp4 };
-StoredAs stored_as(const TensorSpec& spec, SyntheticFormat format, const Config& config);
-
-/// The tensor and, if it is quantised, its scales.
-std::vector<TensorHeader> stored_headers(const TensorSpec& spec, StoredAs stored);
-
-/// Consecutive bytes of the tensor and of its scales.
-struct EncodedPiece {
-  std::vector<std::byte> data;
-  std::vector<std::byte> scales;
-};
-
-class SyntheticTensor {
+class SyntheticTensor : public TensorPieces {
  public:
   /// Draws the gains of rows and columns, or all of a vector. dt_bias follows the A_log of its layer.
   SyntheticTensor(const TensorSpec& spec, StoredAs stored, std::uint64_t seed, const Config& config);
 
-  std::int64_t num_pieces() const;
-  std::int64_t elements_of_piece() const { return rows_per_piece_ * cols_; }
-  EncodedPiece encode(std::int64_t piece) const;
+  std::int64_t num_pieces() const override;
+  std::int64_t elements_of_piece() const override { return rows_per_piece_ * cols_; }
+  EncodedPiece encode(std::int64_t piece) const override;
 
  private:
   std::vector<float> draw_rows(std::int64_t begin, std::int64_t count) const;

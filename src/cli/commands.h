@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "checkpoint/config.h"
+#include "checkpoint/convert.h"
 #include "checkpoint/synthetic_config.h"
 #include "model/compute.h"
 
@@ -110,12 +111,22 @@ struct MakeCheckpointArguments {
   std::filesystem::path folder;
 };
 
+struct ConvertArguments {
+  std::string model;
+  ConversionOptions options;
+  std::filesystem::path folder;
+  std::optional<std::filesystem::path> check;  // a text
+  std::int64_t window = 0;                     // of the check; 0: the context
+  bool json = false;
+};
+
 int run_command(RunArguments arguments);
 int inspect_command(const InspectArguments& arguments);
 int bench_command(const BenchArguments& arguments);
 int perplexity_command(const PerplexityArguments& arguments);
 int trace_command(const TraceArguments& arguments);
 int make_checkpoint_command(const MakeCheckpointArguments& arguments);
+int convert_command(const ConvertArguments& arguments);
 
 /// "calandra 0.1.0, g++ 12.2.0, avx2"
 std::string version_text();

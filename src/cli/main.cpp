@@ -179,6 +179,7 @@ class CommandLine {
     add_perplexity();
     add_trace();
     add_make_checkpoint();
+    add_convert();
     add("version", "Print version, compiler and instruction set", [] {
       write_out(version_text() + "\n");
       return kExitSuccess;
@@ -427,15 +428,48 @@ Exit codes as for run; after Ctrl-C what has been measured is printed, and the c
     add_size("--vocab", o.vocab, "Tokens of the vocabulary");
     add_number(command, "--seed", o.seed, 0, std::numeric_limits<std::uint64_t>::max(), "Of the random weights")
         ->default_str(std::to_string(o.seed));
-    const auto take_size = [&o](const std::string& text) { o.shard_bytes = parse_size(text); };
+    add_shard_size(command, o.shard_bytes);
+    add_number(command, "--threads", o.num_threads, 1, kMostThreads, "Threads to compute with")->default_str("one a core");
+    command.add_flag("--headers-only", o.headers_only, "Sparse files that take no space: all weights are zero");
+    command.add_option("DIR", make_.folder, "The folder to write: a new or an empty one")->required();
+  }
+
+  void add_convert() {
+    ConversionOptions& o = convert_.options;
+    CLI::App& command = *add("convert", "Convert a model into fewer bits: block FP8, MXFP4 experts, or MXFP4 throughout",
+                             [this] { return convert_command(convert_); });
+    command.footer(
+        R"(fp8 and fp4 are the formats of the published releases; fp4-all is the smallest, and only Calandra is known to read it. Weights
+that are stored so already, or coarser, are copied byte for byte; embedding, norms, router and other small tensors stay as they are.
+Stopped, however it was, the same command goes on with the file it was at; the result is the same to the byte.
+--check prints the error of the weights, and KL divergence and perplexity before and after on a text; on a finished DIR it only checks.
+Exit codes as for run; 130 if it was told to end.)");
+    command.add_option("MODEL", convert_.model, kModelHelp)->required();
+    command.add_option("DIR", convert_.folder, "The folder to write: new, empty, or begun by the same command")->required();
+    using Target = ConversionTarget;
+    add_words<Target>(command, "--to", o.target, {{"fp8", Target::Fp8}, {"fp4", Target::Fp4}, {"fp4-all", Target::Fp4All}},
+                      "What the weights become")
+        ->required();
+    add_words<HeadFormat>(command, "--head", o.head,
+                          {{"bf16", HeadFormat::Bf16}, {"fp8", HeadFormat::Fp8}, {"fp4", HeadFormat::Fp4}},
+                          "What the head becomes")
+        ->default_str("as stored; fp4 for fp4-all");
+    command.add_option("--check", convert_.check, "A text to compare the two models on; - is standard input")->type_name("FILE");
+    add_number(command, "--window", convert_.window, 2, kMaxContext, "Tokens of it seen at a time; windows do not overlap")
+        ->type_name("TOKENS")
+        ->default_str("the context");
+    add_shard_size(command, o.shard_bytes);
+    add_number(command, "--threads", o.num_threads, 1, kMostThreads, "Threads to compute with")->default_str("one a core");
+    command.add_flag("--json", convert_.json, "One JSON object; with --check the error of every tensor");
+  }
+
+  static void add_shard_size(CLI::App& command, std::int64_t& shard_bytes) {
+    const auto take_size = [&shard_bytes](const std::string& text) { shard_bytes = parse_size(text); };
     command
         .add_option_function<std::string>("--shard-size", take_size,
                                           "Bytes of tensors in a file at most, but one tensor at least; as in 4.5GB or 512MiB")
         ->type_name("SIZE")
         ->default_str("4.5GB");
-    add_number(command, "--threads", o.num_threads, 1, kMostThreads, "Threads to compute with")->default_str("one a core");
-    command.add_flag("--headers-only", o.headers_only, "Sparse files that take no space: all weights are zero");
-    command.add_option("DIR", make_.folder, "The folder to write: a new or an empty one")->required();
   }
 
   CLI::App app_{"Calandra runs language models of the Ling 3.x family from their published files.", "calandra"};
@@ -446,6 +480,7 @@ Exit codes as for run; after Ctrl-C what has been measured is printed, and the c
   PerplexityArguments perplexity_;
   TraceArguments trace_;
   MakeCheckpointArguments make_;
+  ConvertArguments convert_;
 };
 
 int report(std::string_view message, int code) {

@@ -17,6 +17,8 @@ struct PerplexityResult {
   std::int64_t predicted_tokens = 0;  // every token of a window but its first
   std::int64_t predicted_bytes = 0;   // of their text
   double nats = 0;                    // sum of -ln p
+  /// Counts one more token, which these logits predicted.
+  void add(std::span<const float> logits, std::int32_t next, const Tokenizer& tokenizer);
   double mean_nats() const { return nats / static_cast<double>(predicted_tokens); }
   double perplexity() const;
   double bits_per_byte() const;

@@ -1,0 +1,459 @@
+// Conversion: every byte against another implementation (tools/reference/make_convert.py), sizes against published figures.
+
+#include "checkpoint/convert.h"
+
+#include "base/mapped_file.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/summary.h"
+#include "checkpoint/synthetic.h"
+#include "checkpoint/weight_errors.h"
+#include "support/golden.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <map>
+#include <set>
+
+namespace calandra {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+fs::path bundled() { return source_path("models/austen-5m"); }
+
+ConversionOptions to(ConversionTarget target, std::optional<HeadFormat> head = {}, int num_threads = 2) {
+  return {.target = target, .head = head, .num_threads = num_threads};
+}
+
+/// In shards of 300 kB.
+ConversionOptions cut_small(ConversionOptions options) {
+  options.shard_bytes = 300'000;
+  return options;
+}
+
+void convert(const fs::path& source, const ConversionOptions& options, const fs::path& target) {
+  Conversion(source, options).write(target);
+}
+
+using Files = std::map<std::string, std::string>;
+Files files_in(const fs::path& folder) {
+  Files files;
+  for (const auto& entry : fs::directory_iterator(folder)) files[entry.path().filename().string()] = read_text_file(entry.path());
+  return files;
+}
+
+ordered_json config_of(const fs::path& folder) { return ordered_json::parse(read_text_file(folder / "config.json")); }
+
+ConversionTarget target_named(const std::string& name) {
+  for (const auto target : {ConversionTarget::Fp8, ConversionTarget::Fp4, ConversionTarget::Fp4All})
+    if (name_of(target) == name) return target;
+  throw std::runtime_error(name);
+}
+
+std::optional<HeadFormat> head_named(const ordered_json& name) {
+  static const std::map<std::string, HeadFormat> kHeads = {
+      {"bf16", HeadFormat::Bf16}, {"fp8", HeadFormat::Fp8}, {"fp4", HeadFormat::Fp4}};
+  return name.is_null() ? std::nullopt : std::optional(kHeads.at(name.get<std::string>()));
+}
+
+// ------------------------------------------------------------------ bytes
+
+/// The CRC-32 of zlib and PNG, to go on with.
+std::uint32_t crc32(std::span<const std::byte> bytes, std::uint32_t crc) {
+  crc = ~crc;
+  for (const std::byte byte : bytes) {
+    crc ^= std::to_integer<std::uint32_t>(byte);
+    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ ((crc & 1u) != 0 ? 0xEDB88320u : 0u);
+  }
+  return ~crc;
+}
+
+std::string layer_of(const std::string& name) {
+  constexpr std::string_view kPrefix = "model.layers.";
+  return name.starts_with(kPrefix) ? name.substr(kPrefix.size(), name.find('.', kPrefix.size()) - kPrefix.size()) : "-";
+}
+
+bool is_scale_of_changed(const std::string& name, const std::set<std::string>& changed) {
+  constexpr std::string_view kEnd = "_scale_inv";
+  return name.ends_with(kEnd) && changed.contains(name.substr(0, name.size() - kEnd.size()));
+}
+
+/// Names of `after` that `before` has not in the same type, shape and bytes; scales go with their weight.
+std::set<std::string> changed_tensors(const Checkpoint& before, const Checkpoint& after) {
+  std::set<std::string> changed;
+  for (const auto& [name, tensor] : after.tensors()) {
+    const auto old = before.tensors().find(name);
+    const bool same = old != before.tensors().end() && old->second.view.type == tensor.view.type &&
+                      old->second.view.shape == tensor.view.shape && std::ranges::equal(old->second.view.data, tensor.view.data);
+    if (!same || is_scale_of_changed(name, changed)) changed.insert(name);
+  }
+  return changed;
+}
+
+std::map<std::string, std::uint32_t> checksums(const Checkpoint& checkpoint, const std::set<std::string>& names) {
+  std::map<std::string, std::uint32_t> sums;
+  for (const std::string& name : names) {
+    const TensorView& view = checkpoint.tensors().at(name).view;
+    const std::string head = name + std::string(name_of(view.type)) + to_string(view.shape);
+    std::uint32_t& sum = sums[layer_of(name)];
+    sum = crc32(view.data, crc32(std::as_bytes(std::span(head)), sum));
+  }
+  return sums;
+}
+
+TEST(Convert, BytesAreThoseOfTheReference) {
+  const ordered_json cases = ordered_json::parse(read_text_file(golden_path("convert.json")));
+  ASSERT_GT(cases.size(), 20u);
+  for (const ordered_json& one : cases) {
+    const TemporaryFolder folder;
+    SCOPED_TRACE(one["source"].dump() + " " + one["via"].dump() + " " + one["to"].dump() + " " + one["head"].dump());
+    fs::path source = source_path(one["source"].get<std::string>());
+    if (one["via"].is_string()) {
+      convert(source, to(target_named(one["via"])), folder / "via");
+      source = folder / "via";
+    }
+    convert(source, to(target_named(one["to"]), head_named(one["head"])), folder / "out");
+    const Checkpoint before = Checkpoint::open(source), after = Checkpoint::open(folder / "out");
+    EXPECT_THAT(after.remarks(), IsEmpty());
+    EXPECT_THAT(after.config().remarks, IsEmpty());
+    const std::set<std::string> changed = changed_tensors(before, after);
+    EXPECT_EQ(changed.size(), one["tensors"].get<std::size_t>());
+    EXPECT_EQ(checksums(after, changed), (one["crc32"].get<std::map<std::string, std::uint32_t>>()));
+    for (const auto& [name, tensor] : before.tensors()) EXPECT_TRUE(after.tensors().contains(name)) << name;
+  }
+}
+
+TEST(Convert, AConvertedModelConvertsToItself) {
+  for (const auto target : {ConversionTarget::Fp8, ConversionTarget::Fp4, ConversionTarget::Fp4All}) {
+    const TemporaryFolder folder;
+    convert(bundled(), to(target), folder / "once");
+    const Conversion again(folder / "once", to(target));
+    EXPECT_THAT(again.remarks(), ElementsAre(HasSubstr("a copy")));
+    again.write(folder / "twice");
+    EXPECT_THAT(changed_tensors(Checkpoint::open(folder / "once"), Checkpoint::open(folder / "twice")), IsEmpty());
+    Files once = files_in(folder / "once"), twice = files_in(folder / "twice");
+    once.erase("model.safetensors"), twice.erase("model.safetensors");
+    EXPECT_EQ(once, twice);
+    const WeightErrors errors = compare_weights(folder / "once", folder / "twice", 2);
+    EXPECT_THAT(errors.tensors, IsEmpty());
+    EXPECT_GT(errors.equal_tensors, 400);
+  }
+}
+
+TEST(Convert, WhatIsNotAWeightIsCopied) {
+  const TemporaryFolder folder;
+  fs::copy(bundled(), folder / "source");
+  fs::create_directory(folder / "source/figures");
+  write_file(folder / "source/other.safetensors", "not of the model");
+  fs::rename(folder / "source/README.md", folder / "card");
+  fs::create_symlink(folder / "card", folder / "source/README.md");  // as in the Hugging Face cache
+  const Conversion conversion(folder / "source", to(ConversionTarget::Fp8));
+  EXPECT_THAT(conversion.remarks(), ElementsAre(AllOf(HasSubstr("not copied"), HasSubstr("figures, other.safetensors"))));
+  conversion.write(folder / "out");
+  const Files files = files_in(folder / "out");
+  for (const char* name :
+       {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json", "README.md"})
+    EXPECT_EQ(files.at(name), read_text_file(bundled() / name)) << name;
+  EXPECT_FALSE(fs::is_symlink(folder / "out/README.md"));
+  ordered_json before = config_of(bundled()), after = config_of(folder / "out");
+  EXPECT_TRUE(after.erase("quantization_config") == 1);
+  EXPECT_EQ(before.dump(), after.dump());
+}
+
+TEST(Convert, ANumberThatIsNoneIsNamed) {
+  const TemporaryFolder folder;
+  fs::copy(golden_path("a_tiny_bf16"), folder / "source");
+  std::string file = read_text_file(folder / "source/model.safetensors");
+  const auto content = parse_safetensors(std::as_bytes(std::span(file)), "file");
+  const auto data = content.tensors.at("model.layers.0.attention.o_proj.weight").data;
+  const auto at = static_cast<std::size_t>(data.data() - reinterpret_cast<const std::byte*>(file.data()));
+  file[at + 6] = '\x80', file[at + 7] = '\x7F';  // the infinity of bf16
+  write_file(folder / "source/model.safetensors", file);
+  EXPECT_EQ(error_of([&] { convert(folder / "source", to(ConversionTarget::Fp4), folder / "out"); }),
+            "model.layers.0.attention.o_proj.weight: element [0, 3] is inf in model.safetensors, expected a finite number");
+  EXPECT_FALSE(fs::exists(folder / "out"));
+}
+
+// ------------------------------------------------------------------ sizes and config
+
+fs::path headers_only(const TemporaryFolder& folder, LingModel model, SyntheticFormat format) {
+  SyntheticOptions options;
+  options.model = model;
+  options.format = format;
+  options.headers_only = true;
+  make_checkpoint(options, folder / "source");
+  return folder / "source";
+}
+
+// docs/model.md 10.5: 534.35 GiB become 291.64 GiB, experts of the MTP layer included.
+TEST(Convert, Flash31ShrinksToThePublishedSize) {
+  const TemporaryFolder folder;
+  const Conversion conversion(headers_only(folder, LingModel::Flash31, SyntheticFormat::Fp8), to(ConversionTarget::Fp4));
+  EXPECT_EQ(conversion.source_bytes(), 573'753'281'152);
+  EXPECT_EQ(conversion.tensor_bytes(), 313'151'343'232);
+  EXPECT_EQ(conversion.parameters(), 572'120'680'768);
+  EXPECT_THAT(conversion.remarks(), IsEmpty());
+}
+
+// FP8 of 3.1-flash is the published size; the others are sums over shapes by the rule of tools/reference/make_convert.py.
+TEST(Convert, SizesOfAllModelsAreThoseOfTheTable) {
+  using enum ConversionTarget;
+  const std::map<LingModel, std::map<ConversionTarget, std::int64_t>> sizes = {
+      {LingModel::Flash31, {{Fp8, 573'753'281'152}, {Fp4, 313'151'343'232}, {Fp4All, 305'186'235'904}}},
+      {LingModel::Flash30, {{Fp8, 128'394'841'584}, {Fp4, 70'325'931'504}, {Fp4All, 68'424'851'072}}},
+      {LingModel::Tiny30, {{Fp8, 8'383'826'656}, {Fp4, 5'126'302'432}, {Fp4All, 4'556'389'504}}}};
+  for (const auto& [model, by_target] : sizes) {
+    const TemporaryFolder folder;
+    const fs::path source = headers_only(folder, model, SyntheticFormat::Bf16);
+    for (const auto& [target, bytes] : by_target)
+      EXPECT_EQ(Conversion(source, to(target)).tensor_bytes(), bytes) << name_of(model) << " " << name_of(target);
+  }
+}
+
+// 0.65 GB: the weights, and the recurrent state read and written.
+TEST(Convert, TheSmallestFormOfTinyReads650MegabytesAToken) {
+  const TemporaryFolder folder;
+  const Conversion conversion(headers_only(folder, LingModel::Tiny30, SyntheticFormat::Bf16), to(ConversionTarget::Fp4All));
+  const ModelSummary summary = summarize(conversion.config(), conversion.headers());
+  EXPECT_THAT(summary.missing, IsEmpty());
+  EXPECT_NEAR(static_cast<double>(summary.bytes_per_token + 2 * 18'874'368), 0.65e9, 0.005e9);
+}
+
+/// Whole segments at the end of the path, and any part of it.
+bool matches_as_segments(const std::string& module, const std::string& entry) {
+  return module == entry || module.ends_with("." + entry);
+}
+bool matches_as_part(const std::string& module, const std::string& entry) { return module.find(entry) != std::string::npos; }
+
+/// Modules with a scale beside them, and without.
+std::pair<std::set<std::string>, std::set<std::string>> modules_of(const Checkpoint& checkpoint) {
+  std::set<std::string> converted, kept;
+  for (const TensorSpec& spec : list_tensors(checkpoint.config())) {
+    if (spec.shape.size() != 2 || !checkpoint.tensors().contains(spec.name)) continue;
+    const std::string module = spec.name.substr(0, spec.name.size() - std::string_view(".weight").size());
+    (checkpoint.tensors().contains(spec.name + "_scale_inv") ? converted : kept).insert(module);
+  }
+  return {converted, kept};
+}
+
+TEST(Convert, ModulesToNotConvertNamesExactlyThemHoweverItIsRead) {
+  for (const auto target : {ConversionTarget::Fp8, ConversionTarget::Fp4, ConversionTarget::Fp4All}) {
+    const TemporaryFolder folder;
+    convert(bundled(), to(target), folder / "out");
+    const std::vector<std::string> entries = config_of(folder / "out")["quantization_config"]["modules_to_not_convert"];
+    const auto [converted, kept] = modules_of(Checkpoint::open(folder / "out"));
+    EXPECT_GT(kept.size(), 10u);
+    for (const auto& matches : {matches_as_segments, matches_as_part}) {
+      const auto is_matched = [&](const std::string& module) {
+        return std::ranges::any_of(entries, [&](const std::string& entry) { return matches(module, entry); });
+      };
+      for (const std::string& module : converted) EXPECT_FALSE(is_matched(module)) << module;
+      for (const std::string& module : kept) EXPECT_TRUE(is_matched(module)) << module;
+    }
+  }
+}
+
+TEST(Convert, QuantizationConfigIsThatOfTheRelease) {
+  const std::map<ConversionTarget, const char*> releases = {{ConversionTarget::Fp8, "c_flash31_fp8"},
+                                                            {ConversionTarget::Fp4, "d_mix_fp4"}};
+  for (const auto& [target, release] : releases) {
+    const TemporaryFolder folder;
+    convert(bundled(), to(target), folder / "out");
+    ordered_json ours = config_of(folder / "out")["quantization_config"];
+    ordered_json published = config_of(golden_path(release))["quantization_config"];
+    ours.erase("modules_to_not_convert"), published.erase("modules_to_not_convert");
+    EXPECT_EQ(ours, published);
+  }
+}
+
+// The F32 scales of Ling-3.1-flash are no powers of two, so nothing may claim that they are.
+TEST(Convert, CopiedFp8KeepsItsKindOfScale) {
+  const TemporaryFolder folder;
+  convert(golden_path("c_flash31_fp8"), to(ConversionTarget::Fp4), folder / "f32");
+  EXPECT_FALSE(config_of(folder / "f32")["quantization_config"].contains("scale_fmt"));
+  convert(golden_path("e_tiny_ue8m0"), to(ConversionTarget::Fp8, HeadFormat::Fp8), folder / "e8m0");
+  EXPECT_EQ(config_of(folder / "e8m0")["quantization_config"]["scale_fmt"], "ue8m0");
+  EXPECT_EQ(Checkpoint::open(folder / "e8m0").tensors().at("lm_head.weight_scale_inv").view.type, ElementType::F8_E8M0);
+}
+
+TEST(Convert, WhatIsNotDoneAsAskedIsSaid) {
+  const TemporaryFolder folder;
+  EXPECT_THAT(Conversion(golden_path("d_mix_fp4"), to(ConversionTarget::Fp8)).remarks(),
+              Contains(AllOf(HasSubstr("stored coarser than asked for"), HasSubstr("experts"))));
+  EXPECT_THAT(Conversion(golden_path("f_odd_f32"), to(ConversionTarget::Fp4)).remarks(),
+              Contains(AllOf(HasSubstr("no multiple of 32 columns"), HasSubstr("block FP8"))));
+  fs::copy(golden_path("a_tiny_bf16"), folder / "tied");
+  ordered_json config = config_of(folder / "tied");
+  config["tie_word_embeddings"] = true;
+  write_file(folder / "tied/config.json", config.dump());
+  EXPECT_THAT(Conversion(folder / "tied", to(ConversionTarget::Fp4All)).remarks(),
+              Contains(HasSubstr("the head is the embedding")));
+  EXPECT_THAT(error_of([&] { Conversion(folder / "tied", to(ConversionTarget::Fp8, HeadFormat::Fp8)); }),
+              AllOf(HasSubstr("--head"), HasSubstr("tie_word_embeddings")));
+}
+
+// ------------------------------------------------------------------ interruption and threads
+
+struct Stop {};
+
+/// Stops once that many shards are finished and a bit more is written.
+void convert_until(const Conversion& conversion, const fs::path& target, std::size_t shards) {
+  EXPECT_THROW(conversion.write(target,
+                                [&](const ConversionProgress& progress) {
+                                  if (progress.finished_shards >= shards) throw Stop();
+                                }),
+               Stop);
+}
+
+TEST(Convert, StoppedAnywhereItEndsInTheSameFilesForAnyThreads) {
+  const TemporaryFolder folder;
+  const ConversionOptions options = cut_small(to(ConversionTarget::Fp4, HeadFormat::Fp8, 1));
+  convert(bundled(), options, folder / "whole");
+  const Files whole = files_in(folder / "whole");
+  ASSERT_GT(whole.size(), 15u);
+  EXPECT_THAT(Checkpoint::open(folder / "whole").remarks(), IsEmpty());
+
+  ConversionOptions threaded = options;
+  threaded.num_threads = 3;
+  const Conversion conversion(bundled(), threaded);
+  for (std::size_t shards = 0; shards < conversion.num_shards(); shards += 3) {
+    convert_until(conversion, folder / "cut", shards);
+    EXPECT_EQ(fs::exists(folder / "cut"), shards > 0);  // nothing finished, nothing left
+    EXPECT_FALSE(fs::exists(folder / "cut/config.json"));
+    EXPECT_FALSE(conversion.is_finished(folder / "cut"));
+  }
+  conversion.write(folder / "cut");
+  EXPECT_TRUE(conversion.is_finished(folder / "cut"));
+  EXPECT_EQ(files_in(folder / "cut"), whole);
+}
+
+TEST(Convert, FinishedShardsAreNotMadeAgain) {
+  const TemporaryFolder folder;
+  const Conversion conversion(bundled(), cut_small(to(ConversionTarget::Fp8)));
+  convert_until(conversion, folder / "out", 3);
+  std::map<std::string, ino_t> inodes;
+  for (const auto& entry : fs::directory_iterator(folder / "out")) {
+    struct stat status = {};
+    ASSERT_EQ(::stat(entry.path().c_str(), &status), 0);
+    inodes[entry.path().string()] = status.st_ino;
+  }
+  EXPECT_EQ(inodes.size(), 3u);
+  ConversionProgress first;
+  conversion.write(folder / "out", [&](const ConversionProgress& progress) {
+    if (first.total_bytes == 0) first = progress;
+    EXPECT_GE(progress.finished_shards, 3u);
+  });
+  EXPECT_GT(first.done_bytes, first.total_bytes / 8);
+  for (const auto& [path, inode] : inodes) {
+    struct stat status = {};
+    ASSERT_EQ(::stat(path.c_str(), &status), 0);
+    EXPECT_EQ(status.st_ino, inode) << path;
+  }
+}
+
+TEST(Convert, WhatAKilledProcessLeftIsTakenAway) {
+  const TemporaryFolder folder;
+  const Conversion conversion(bundled(), to(ConversionTarget::Fp8));
+  fs::create_directory(folder / "out");
+  write_file(folder / "out/model.safetensors.12345.partial", "half a file");
+  write_file(folder / "out/config.json.7.partial", "{");
+  conversion.write(folder / "out");
+  EXPECT_THAT(files_in(folder / "out"), ::testing::SizeIs(files_in(bundled()).size()));
+}
+
+// ------------------------------------------------------------------ refusals
+
+TEST(Convert, FoldersThatHoldAnythingElseAreRefusedByName) {
+  const TemporaryFolder folder;
+  const Conversion conversion(bundled(), cut_small(to(ConversionTarget::Fp8)));
+  const auto refusal = [&](const fs::path& target) { return error_of([&] { conversion.write(target); }); };
+  write_file(folder / "notes.txt", "mine");
+  EXPECT_THAT(refusal(folder.path()),
+              AllOf(HasSubstr(folder.path().string() + ": found notes.txt"), HasSubstr("new or empty folder")));
+  EXPECT_THAT(refusal(folder / "notes.txt"), HasSubstr("found a file"));
+  EXPECT_EQ(files_in(folder.path()).size(), 1u);
+
+  fs::create_directory(folder / "card");
+  write_file(folder / "card/README.md", "another card");
+  EXPECT_THAT(refusal(folder / "card"), AllOf(HasSubstr("found README.md"), HasSubstr("of another model or conversion")));
+  fs::create_directory(folder / "partial");
+  write_file(folder / "partial/photo.jpg.12.partial", "a download");
+  EXPECT_THAT(refusal(folder / "partial"), HasSubstr("photo.jpg.12.partial"));
+  EXPECT_EQ(read_text_file(folder / "partial/photo.jpg.12.partial"), "a download");
+}
+
+TEST(Convert, TheModelItselfIsNoTarget) {
+  const TemporaryFolder folder;
+  fs::copy(bundled(), folder / "model");
+  const Files before = files_in(folder / "model");
+  EXPECT_THAT(error_of([&] { convert(folder / "model", to(ConversionTarget::Fp8), folder / "model"); }),
+              HasSubstr("of another model or conversion"));
+  EXPECT_EQ(files_in(folder / "model"), before);
+}
+
+TEST(Convert, OtherOptionsOrAnotherSourceDoNotGoOn) {
+  const TemporaryFolder folder;
+  fs::copy(bundled(), folder / "source");
+  const ConversionOptions options = cut_small(to(ConversionTarget::Fp8));
+  convert_until(Conversion(folder / "source", options), folder / "out", 2);
+  const auto refusal = [&](const ConversionOptions& other) {
+    return error_of([&] { convert(folder / "source", other, folder / "out"); });
+  };
+  EXPECT_THAT(refusal(cut_small(to(ConversionTarget::Fp4))), HasSubstr("found model-0000"));
+  EXPECT_THAT(refusal(cut_small(to(ConversionTarget::Fp8, HeadFormat::Fp8))), HasSubstr("found model-0000"));
+
+  // Retrained: the same headers and sizes, other numbers.
+  std::string file = read_text_file(folder / "source/model.safetensors");
+  for (std::size_t i = file.size() / 2; i < file.size(); i += 2) file[i] = static_cast<char>(file[i] ^ 1);
+  write_file(folder / "source/model.safetensors", file);
+  EXPECT_THAT(refusal(options), AllOf(HasSubstr("found model-0000"), HasSubstr("of another model or conversion")));
+}
+
+TEST(Convert, AFullDiskIsToldInOneLine) {
+  const TemporaryFolder folder;
+  const auto convert_with_small_files = [&] {
+    std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit = {1 << 20, 1 << 20};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    const std::string error = error_of([&] { convert(bundled(), to(ConversionTarget::Fp8), folder / "out"); });
+    std::fputs(error.c_str(), stderr);
+    std::exit(error.empty() ? 0 : 1);
+  };
+  EXPECT_EXIT(convert_with_small_files(), ::testing::ExitedWithCode(1), "model.safetensors: cannot write: File too large");
+  EXPECT_FALSE(fs::exists(folder / "out"));
+}
+
+// ------------------------------------------------------------------ error of weights
+
+// Rounding to nearest of evenly spread numbers: e4m3 has steps of 1/8 to 1/16 of a number, rms 1/sqrt(12) of a step; of e2m1 the
+// steps are 1/2 to 1/4.
+TEST(WeightErrors, AreWhatTheFormatsAllow) {
+  const TemporaryFolder folder;
+  convert(bundled(), to(ConversionTarget::Fp4), folder / "out");
+  const WeightErrors errors = compare_weights(bundled(), folder / "out", 2);
+  EXPECT_EQ(errors.tensors.size(), 463u);  // half of the reference's 926: each has a scale
+  std::set<WeightFormat> seen;
+  for (const WeightErrorClass& sum : errors.classes) {
+    seen.insert(sum.after);
+    const bool is_fp4 = sum.after == WeightFormat::Mxfp4;
+    EXPECT_NEAR(sum.relative_rms(), is_fp4 ? 0.115 : 0.0265, is_fp4 ? 0.01 : 0.001) << name_of(sum.component);
+  }
+  EXPECT_EQ(seen, (std::set{WeightFormat::Fp8, WeightFormat::Mxfp4}));
+  EXPECT_THAT(error_of([&] { compare_weights(bundled(), golden_path("a_tiny_bf16"), 1); }), HasSubstr("another network"));
+}
+
+}  // namespace
+}  // namespace calandra
