@@ -84,8 +84,8 @@ class Recipe {
   /// Nothing for what stays as it is.
   std::optional<StoredAs> wanted(const TensorSpec& spec) {
     if (spec.role == Role::Head) return wanted_head(spec);
-    const bool experts_only = options_.target == ConversionTarget::Fp8;
-    const StoredAs released = stored_as(spec, experts_only ? SyntheticFormat::Fp8 : SyntheticFormat::Fp4, config_);
+    const SyntheticFormat release = options_.target == ConversionTarget::Fp8 ? SyntheticFormat::Fp8 : SyntheticFormat::Fp4;
+    const StoredAs released = stored_as(spec, release, config_);
     if (!is_quantised(released)) return std::nullopt;
     return released == StoredAs::Mxfp4 || options_.target == ConversionTarget::Fp4All ? mxfp4(spec) : fp8_;
   }
@@ -310,21 +310,28 @@ void Conversion::plan_other_files() {
 }
 
 std::string Conversion::digest_of(const ConversionOptions& options) const {
-  constexpr std::size_t kSamples = 1024, kSampleBytes = 64;
+  constexpr std::int64_t kSamples = 128;  // each a read from a random place of the disk
+  constexpr std::size_t kSampleBytes = 64;
   Digest digest;
   digest.add(kRules);
   digest.add(name_of(options.target));
   digest.add_number(options.head ? static_cast<int>(*options.head) : -1);
   digest.add_number(options.shard_bytes);
   digest.add(read_text_file(folder_ / kConfigName));
-  std::size_t index = 0;
-  const std::size_t step = ceil_div(std::ssize(source_.shards.tensors), kSamples);
   for (const auto& [name, tensor] : source_.shards.tensors) {
     digest.add(name);
     digest.add(calandra::name_of(tensor.view.type));
     digest.add(to_string(tensor.view.shape));
-    if (index++ % step != 0) continue;
-    digest.add_bytes(tensor.view.data.first(std::min(tensor.view.data.size(), kSampleBytes)));
+  }
+  std::int64_t matrices = 0;
+  const std::int64_t step = ceil_div(std::ssize(source_.tensors), kSamples);
+  for (const BoundTensor& tensor : source_.tensors) {
+    const std::span<const std::byte> data = tensor.stored.front()->view.data;
+    if (!tensor.matrix) {
+      digest.add_bytes(data);  // small, and was read when it was bound
+    } else if (matrices++ % step == 0) {
+      digest.add_bytes(data.first(std::min(data.size(), kSampleBytes)));
+    }
   }
   return digest.text();
 }

@@ -44,7 +44,7 @@ struct ConversionProgress {
 /// A conversion that was decided, tensor by tensor, and not yet carried out.
 class Conversion {
  public:
-  /// Opens the source: headers, small vectors and a sample of the bytes are read. Throws Error as Checkpoint::open() does, and for
+  /// Opens the source: headers, small vectors and a sample of the matrices are read. Throws Error as Checkpoint::open() does, and for
   /// options that do not fit the model.
   Conversion(std::filesystem::path source, const ConversionOptions& options);
 

@@ -80,21 +80,49 @@ TEST(ConvertCommand, KilledAndStartedAgainItEndsInTheSameBytes) {
   EXPECT_EQ(content_of(out), expected);
 }
 
+/// After an end on request: finished shards and nothing else, with which the same command goes on.
+void expect_resumable(const fs::path& out, const Arguments& command) {
+  EXPECT_FALSE(fs::exists(out / "config.json"));
+  const auto kept = content_of(out);
+  EXPECT_GT(kept.size(), 0u);
+  for (const auto& [name, bytes] : kept) EXPECT_TRUE(name.ends_with(".safetensors")) << name;
+  const Outcome rest = run_program(command);
+  EXPECT_EQ(rest.code, 0) << rest.err;
+  const auto all = content_of(out);
+  for (const auto& [name, bytes] : kept) EXPECT_EQ(all.at(name), bytes) << name;
+}
+
+/// A conversion that takes a second at least, in many shards: time for a signal to come between.
+Arguments slow_conversion(const TemporaryFolder& folder) {
+  const Outcome made = run_program({"make-checkpoint", "--like", "ling-3.0-tiny", "--layers", "4", "--experts", "16", "--vocab",
+                                    "2048", "--headers-only", folder / "source"});
+  EXPECT_EQ(made.code, 0) << made.err;
+  return {"convert", folder / "source", folder / "out", "--to", "fp4-all", "--shard-size", "1", "--threads", "1"};
+}
+
 TEST(ConvertCommand, ToldToEndItKeepsWhatIsFinishedAndSaysHowToGoOn) {
-  for (const char* signal : {"INT", "TERM"}) {
-    const TemporaryFolder folder;
-    const std::string out = folder / "out";
-    const Outcome run =
-        run_shell("$CALANDRA convert " + kBundledModel + " " + out + " --to fp8 --shard-size 50000 & program=$!; while [ ! -e " +
-                  out + "/model-00002-of-*.safetensors ] && [ -z \"$(ls " + out +
-                  " 2>/dev/null | grep 00002)\" ]; do :; done; kill -" + signal + " $program; wait $program");
-    EXPECT_EQ(run.code, 130) << run.err;
-    EXPECT_THAT(run.err, AllOf(HasSubstr("stopped with "), HasSubstr("the same command goes on")));
-    EXPECT_FALSE(fs::exists(folder / "out/config.json"));
-    for (const auto& [name, bytes] : content_of(out)) EXPECT_TRUE(name.ends_with(".safetensors")) << name;
-    const Outcome rest = run_program({"convert", kBundledModel, out, "--to", "fp8", "--shard-size", "50000"});
-    EXPECT_EQ(rest.code, 0) << rest.err;
-  }
+  const TemporaryFolder folder;
+  const Arguments command = slow_conversion(folder);
+  std::string line = "$CALANDRA";
+  for (const std::string& word : command) line += " " + word;
+  const std::string out = folder / "out";
+  const Outcome run = run_shell(line + " & program=$!; until ls " + out +
+                                " 2>/dev/null | grep -q 'safetensors$'; do :; done; kill -TERM $program; wait $program");
+  EXPECT_EQ(run.code, 130) << run.err;
+  EXPECT_THAT(run.err,
+              AllOf(HasSubstr(out + ": stopped with "), HasSubstr(" files finished; the same command goes on from there\n")));
+  expect_resumable(out, command);
+}
+
+TEST(ConvertCommand, ControlCDoesTheSame) {
+  const TemporaryFolder folder;
+  const Arguments command = slow_conversion(folder);
+  TerminalRun run(command);
+  run.expect("Converting [");  // the bar: it has been running for a moment
+  run.type(kControlC);
+  run.expect("the same command goes on from there");
+  EXPECT_EQ(run.wait(), 130);
+  expect_resumable(folder / "out", command);
 }
 
 TEST(ConvertCommand, MistakesAreNamed) {

@@ -21,6 +21,12 @@ constexpr const char* kText =
 
 const ModelOptions kOptions = {.threads = 2};
 
+ConversionOptions to(ConversionTarget target) {
+  ConversionOptions options;
+  options.target = target;
+  return options;
+}
+
 TEST(Compare, AModelAgreesWithItself) {
   const std::string folder = source_path("models/austen-5m");
   Model a(folder, kOptions), b(folder, kOptions);
@@ -36,7 +42,7 @@ TEST(Compare, AModelAgreesWithItself) {
 TEST(Compare, DivergenceIsThatOfTheLogitsOneByOne) {
   const TemporaryFolder folder;
   const std::string source = source_path("models/austen-5m");
-  Conversion(source, {.target = ConversionTarget::Fp4All}).write(folder / "out");
+  Conversion(source, to(ConversionTarget::Fp4All)).write(folder / "out");
   Model before(source, kOptions), after(folder / "out", kOptions);
   std::vector<std::int32_t> tokens = before.tokenizer().encode(kText);
   tokens.resize(12);
@@ -70,7 +76,7 @@ TEST(Compare, ConvertedModelsPredictNearlyTheSame) {
   double last = 0;
   for (const auto target : {ConversionTarget::Fp8, ConversionTarget::Fp4, ConversionTarget::Fp4All}) {
     const TemporaryFolder folder;
-    Conversion(source, {.target = target}).write(folder / "out");
+    Conversion(source, to(target)).write(folder / "out");
     Model after(folder / "out", kOptions);
     const ModelComparison compared = compare_models(before, after, tokens);
     RecordProperty(std::string(name_of(target)), std::to_string(compared.mean_divergence()));
