@@ -64,8 +64,8 @@ class Conversion {
   /// Writes the folder: shards, the source's other files, config.json last, so that a folder without it is known to be unfinished.
   /// Every file appears whole or not at all. What this conversion wrote to `target` before is kept and not made again; anything
   /// else there is refused by name, before a byte is written. An exception of `progress` (called after every few megabytes; may be
-  /// empty) stops it; finished shards stay. Same source and options, same bytes. Memory: a few
-  /// hundred megabytes, whatever the size.
+  /// empty) stops it; finished shards stay. Same source and options, same bytes. Memory: what a few pieces take, 50 to
+  /// some hundred megabytes, whatever the size.
   void write(const std::filesystem::path& target, const std::function<void(const ConversionProgress&)>& progress = {}) const;
 
  private:
