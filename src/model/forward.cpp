@@ -1,6 +1,7 @@
 #include "model/forward.h"
 
 #include "base/error.h"
+#include "model/profile.h"
 #include "model/workspace.h"
 
 #include <algorithm>
@@ -126,6 +127,7 @@ void ForwardPass::add(ConstRows update, Rows x) const {
 }
 
 void ForwardPass::head(ConstRows hidden, Rows logits) {
+  const Timed timed(Family::Head);
   const Rows input = work_->head_input.take(hidden.rows, hidden.cols);
   compute_.for_rows(hidden.rows, [&](std::int64_t row) {
     std::copy_n(hidden.row(row), hidden.cols, input.row(row));

@@ -1,10 +1,12 @@
 // Kimi Delta Attention: projections, short convolutions, decay gate, recurrence, gated norm (docs/model.md, KDA).
 
 #include "model/forward.h"
+#include "model/profile.h"
 #include "model/workspace.h"
 
 #include <array>
 #include <cmath>
+#include <optional>
 
 namespace calandra {
 namespace {
@@ -15,6 +17,7 @@ constexpr std::int64_t kHistory = 3;  // inputs that a convolution of 4 taps loo
 }  // namespace
 
 void ForwardPass::kda(const KdaWeights& w, std::int64_t kda_index, Rows normed, Rows out, std::span<const Segment> segments) {
+  const Timed timed(Family::KdaProducts);
   const Kernels& kernels = compute_.kernels();
   const std::int64_t rows = normed.rows, heads = config_.heads, dim = config_.head_dim, width = config_.kda_width();
   const Rows q = work_->q.take(rows, width), k = work_->k.take(rows, width), v = work_->v.take(rows, width);
@@ -42,6 +45,7 @@ void ForwardPass::kda(const KdaWeights& w, std::int64_t kda_index, Rows normed, 
   const std::array outputs{conv_q, conv_k, conv_v};
   const std::array taps{&w.conv_q, &w.conv_k, &w.conv_v};
 
+  std::optional<Timed> recurrence(Family::KdaRecurrence);
   // Channels of a head touch nothing of another head: one task a head and sequence.
   compute_.threads().for_each(num_segments * heads, 1, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t task = first; task < last; ++task) {
@@ -96,6 +100,7 @@ void ForwardPass::kda(const KdaWeights& w, std::int64_t kda_index, Rows normed, 
       }
     }
   });
+  recurrence.reset();
   compute_.linear(w.out, kda_out, out);
 }
 

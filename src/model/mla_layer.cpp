@@ -2,6 +2,7 @@
 
 #include "base/integer.h"
 #include "model/forward.h"
+#include "model/profile.h"
 #include "model/workspace.h"
 
 #include <algorithm>
@@ -16,6 +17,7 @@ constexpr std::int64_t kHeadsPerTask = 8;
 }  // namespace
 
 void ForwardPass::mla(const MlaWeights& w, std::int64_t layer, Rows normed, Rows out) {
+  const Timed timed(Family::MlaProducts);
   const std::int64_t rows = normed.rows;
   const Rows query = work_->query.take(rows, config_.heads * (config_.nope_dim + config_.rope_dim));
   const Rows latent = work_->latent.take(rows, config_.latent_row());
@@ -83,6 +85,7 @@ Rows ForwardPass::absorb(const MlaWeights& w, ConstRows query) {
 }
 
 Rows ForwardPass::attend(ConstRows absorbed, std::int64_t layer) {
+  const Timed timed(Family::MlaAttention);
   const std::int64_t width = config_.latent_row(), rank = config_.kv_rank;
   const Rows context = work_->context.take(absorbed.rows, config_.heads * rank);
   const std::int64_t groups = ceil_div(config_.heads, kHeadsPerTask);

@@ -1,6 +1,7 @@
 // Dense and mixture-of-experts MLPs (docs/model.md, MoE).
 
 #include "model/forward.h"
+#include "model/profile.h"
 #include "model/workspace.h"
 
 #include <algorithm>
@@ -14,6 +15,7 @@ GatedProduct ForwardPass::gated_input(const MlpWeights& w, ConstRows x, Rows gat
 }
 
 void ForwardPass::mlp(const MlpWeights& w, ConstRows normed, Rows out) {
+  const Timed timed(Family::DenseMlp);
   const Rows gate = work_->expert_gate.take(normed.rows, w.gate.rows);
   const Rows up = work_->expert_up.take(normed.rows, w.up.rows);
   compute_.gated(std::array{gated_input(w, normed, gate, up)});
@@ -21,6 +23,7 @@ void ForwardPass::mlp(const MlpWeights& w, ConstRows normed, Rows out) {
 }
 
 void ForwardPass::route(const MoeWeights& w, std::int64_t layer, ConstRows normed, Observer* observer) {
+  const Timed timed(Family::Router);
   const auto top_k = static_cast<std::size_t>(config_.top_k);
   const auto rows = static_cast<std::size_t>(normed.rows);
   const Rows logits = work_->router_logits.take(normed.rows, config_.experts);
@@ -55,6 +58,7 @@ void ForwardPass::route(const MoeWeights& w, std::int64_t layer, ConstRows norme
 }
 
 void ForwardPass::moe(const MoeWeights& w, std::int64_t layer, ConstRows normed, Rows out, Observer* observer) {
+  const Timed timed(Family::Experts);
   route(w, layer, normed, observer);
   const Assignments& chosen = work_->assignments;
   const auto slots = static_cast<std::int64_t>(chosen.slots.size());
