@@ -30,7 +30,9 @@ Session::Session(Model& model, std::int64_t context, FreedMemory freed)
     : model_(model),
       context_(checked_context(model, context)),
       pool_(model.layout(), blocks_for(model.layout(), context_), freed),
-      memory_(SequenceMemory::create(pool_)) {}
+      memory_(SequenceMemory::create(pool_)) {
+  tokens_.reserve(static_cast<std::size_t>(context_));
+}
 
 std::span<const float> Session::logits(std::span<const std::int32_t> history, const Progress& progress) {
   const auto length = static_cast<std::int64_t>(history.size());
