@@ -78,7 +78,7 @@ void time_mla(benchmark::State& state, const Kernels& kernels, const MlaCase& c)
   Guarded<float> out(static_cast<std::size_t>(c.heads * c.cache.latent_dim));
   const float scale = 1.0f / std::sqrt(192.0f);
   for ([[maybe_unused]] auto _ : state) {
-    kernels.mla_attend(rows_of(q, c.heads), cache.rows, c.cache.positions, scale, rows_of(out, c.heads));
+    kernels.mla_attend({1, c.heads, q.data(), 0, out.data(), 0}, cache.rows, c.cache.positions, scale);
     benchmark::ClobberMemory();
   }
   count(state, c.latent_bytes(), c.operations());

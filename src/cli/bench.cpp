@@ -133,6 +133,7 @@ Json as_json(const BenchResult& result, const Model& model, const std::string& e
   Json json = {{"model", short_name(model.name())},
                {"parameters", summarize(model.checkpoint()).parameters},
                {"activations", name_of(model.options().activations)},
+               {"kv", name_of(model.layout().types.latents)},
                {"threads", model.compute().threads().num_threads()},
                {"instruction_set", name_of(model.compute().kernels().isa)},
                {"exclusive", exclusive},
@@ -183,9 +184,10 @@ std::string range(const Spread& spread, double unit) {
 std::string header(const BenchResult& result, const Model& model) {
   const MachineLimits& last = result.limits.back();
   std::string text =
-      fmt::format("{}, {} parameters; {} activations, {} threads, {}; median of {} rounds\n", short_name(model.name()),
+      fmt::format("{}, {} parameters; {} activations, {} kv, {} threads, {}; median of {} rounds\n", short_name(model.name()),
                   short_count(summarize(model.checkpoint()).parameters), name_of(model.options().activations),
-                  model.compute().threads().num_threads(), name_of(model.compute().kernels().isa), result.limits.size());
+                  name_of(model.layout().types.latents), model.compute().threads().num_threads(),
+                  name_of(model.compute().kernels().isa), result.limits.size());
   text += fmt::format("memory  {} GB/s: best of {} reads of {} by {} {} thread{}{}\n",
                       range(spread_over(result.limits, &MachineLimits::bytes_per_second), kGiga), last.tries,
                       short_bytes(last.read_bytes), last.threads, last.pinned ? "pinned" : "unpinned",

@@ -32,7 +32,8 @@ struct ModelArguments {
   std::string model;  // folder, or owner/name in the Hugging Face cache
   ConfigOverrides overrides;
   Activations activations = Activations::Bf16;
-  int threads = 0;  // 0: one per core
+  std::optional<CacheType> latents;  // unset: as exact as the activations
+  int threads = 0;                   // 0: one per core
 };
 
 struct RunArguments {

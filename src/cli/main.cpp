@@ -255,6 +255,10 @@ class CommandLine {
     add_words(command, "--activations", model.activations, words, "Precision in which activations enter a product")
         ->default_str("bf16")
         ->group("Model");
+    const std::vector<Word<CacheType>> caches = {{"bf16", CacheType::BF16}, {"fp8", CacheType::Fp8}};
+    add_words(command, "--kv", model.latents, caches, "How latents are cached: fp8 takes half of bf16's memory")
+        ->default_str("as the activations")
+        ->group("Model");
     add_number(command, "--threads", model.threads, 1, kMostThreads, "Threads to compute with; the answer does not depend on it")
         ->default_str("one a core")
         ->group("Model");

@@ -35,7 +35,7 @@ void warn_if_larger_than_memory(std::int64_t weight_bytes) {
 
 std::unique_ptr<Model> open_model(const ModelArguments& arguments, bool with_mtp) {
   ProgressBar bar("Loading " + short_name(arguments.model));
-  const ModelOptions options{arguments.overrides, arguments.activations, arguments.threads, with_mtp};
+  const ModelOptions options{arguments.overrides, arguments.activations, arguments.latents, arguments.threads, with_mtp};
   bool first = true;
   auto model = std::make_unique<Model>(arguments.model, options, [&](std::int64_t done, std::int64_t total) {
     if (std::exchange(first, false)) warn_if_larger_than_memory(total);

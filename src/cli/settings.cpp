@@ -27,6 +27,15 @@ std::string_view name_of(Activations activations) {
   return "";
 }
 
+std::string_view name_of(CacheType type) {
+  switch (type) {
+    case CacheType::F32: return "fp32";
+    case CacheType::BF16: return "bf16";
+    case CacheType::Fp8: return "fp8";
+  }
+  return "";
+}
+
 GenerationOptions generation_options(const RunArguments& arguments, const Model& model) {
   const GenerationDefaults& suggested = model.checkpoint().generation();
   GenerationOptions options;
@@ -59,6 +68,7 @@ nlohmann::ordered_json settings_as_json(const GenerationOptions& options, const 
           {"model", short_name(model.name())},
           {"context", model.config().context},
           {"activations", name_of(model.options().activations)},
+          {"kv", name_of(model.layout().types.latents)},
           {"threads", model.compute().threads().num_threads()},
           {"instruction_set", name_of(model.compute().kernels().isa)}};
 }
@@ -91,10 +101,11 @@ GenerationOptions with_saved_settings(const GenerationOptions& options, const nl
 
 std::string settings_line(const GenerationOptions& options, const Model& model) {
   const SamplingOptions& sampling = options.sampling;
-  return fmt::format("temperature {:g}, top-k {}, top-p {:g}, min-p {:g}, seed {}; context {}; {} activations, {} threads, {}",
-                     sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, sampling.seed,
-                     with_commas(model.config().context), name_of(model.options().activations),
-                     model.compute().threads().num_threads(), name_of(model.compute().kernels().isa));
+  return fmt::format(
+      "temperature {:g}, top-k {}, top-p {:g}, min-p {:g}, seed {}; context {}; {} activations, {} kv, {} threads, {}",
+      sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, sampling.seed, with_commas(model.config().context),
+      name_of(model.options().activations), name_of(model.layout().types.latents), model.compute().threads().num_threads(),
+      name_of(model.compute().kernels().isa));
 }
 
 std::string speed_line(const Generation& made) {

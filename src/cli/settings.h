@@ -14,6 +14,7 @@ namespace calandra {
 
 /// "fp32", "bf16", "fp8"
 std::string_view name_of(Activations activations);
+std::string_view name_of(CacheType type);
 
 /// Throws UsageError for values out of range.
 GenerationOptions generation_options(const RunArguments& arguments, const Model& model);
@@ -25,7 +26,7 @@ nlohmann::ordered_json settings_as_json(const GenerationOptions& options, const 
 GenerationOptions with_saved_settings(const GenerationOptions& options, const nlohmann::ordered_json& saved,
                                       const std::string& where);
 
-/// "temperature 0.7, top-k 20, top-p 0.95, min-p 0, seed 12; context 32,768; bf16 activations, 2 threads, avx2"
+/// "temperature 0.7, top-k 20, top-p 0.95, min-p 0, seed 12; context 32,768; bf16 activations, bf16 kv, 2 threads, avx2"
 std::string settings_line(const GenerationOptions& options, const Model& model);
 
 /// "12 prompt tokens (4 reused) at 310.2 tokens/s, 48 made at 102.5 tokens/s"

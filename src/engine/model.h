@@ -21,8 +21,9 @@ namespace calandra {
 struct ModelOptions {
   ConfigOverrides overrides = {};
   Activations activations = Activations::Bf16;
-  int threads = 0;        // 0: one per core
-  bool with_mtp = false;  // run the MTP layer in every pass
+  std::optional<CacheType> latents = {};  // how they are kept; unset: as exact as the activations
+  int threads = 0;                        // 0: one per core
+  bool with_mtp = false;                  // run the MTP layer in every pass
 };
 
 class Model {
@@ -39,7 +40,9 @@ class Model {
   const ModelOptions& options() const { return options_; }
   ForwardPass& forward() { return forward_; }
   const Compute& compute() const { return compute_; }
-  MemoryLayout layout() const { return memory_layout(config(), cache_type_of(options_.activations), forward_.with_mtp()); }
+  MemoryLayout layout() const {
+    return memory_layout(config(), cache_types(options_.activations, options_.latents), forward_.with_mtp());
+  }
 
   /// Throws Error if the folder has no tokenizer.json; a model without one still computes on token ids.
   const Tokenizer& tokenizer() const;

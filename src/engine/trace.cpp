@@ -172,7 +172,7 @@ class Tracer {
       }
       put(trace_, fmt::format("kda.{}.state@{}", layer, position), {config_.heads, dim, dim}, state);
       std::vector<float> tails(static_cast<std::size_t>(layout.tail_values));
-      model_.compute().kernels().load_cache(memory_->tails(index), layout.cache_type, tails);
+      model_.compute().kernels().load_cache(memory_->tails(index), layout.types.tails, tails);
       for (std::int64_t stream = 0; stream < 3; ++stream) {
         std::vector<float> by_channel;
         for (std::int64_t c = 0; c < width; ++c) {

@@ -2,6 +2,7 @@
 // from the start (zeros at a ragged end), then the tree.
 
 #include "kernels/kernels.h"
+#include "tensor/element.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -107,11 +108,24 @@ inline void rope(std::span<float> x, std::span<const float> cos, std::span<const
   }
 }
 
+/// A row is written once and read at every later token: the tensor room's encoder is fast enough.
+inline void store_fp8_row(std::span<const float> in, std::byte* out) {
+  constexpr float kLargestCode = 448.0f;
+  Lanes magnitudes = zero_lanes();
+  for_runs(length(in),
+           [&](std::int64_t i, std::int64_t count) { magnitudes = max(magnitudes, absolute(load_some(in.data() + i, count))); });
+  const float largest_magnitude = largest(magnitudes);
+  const float scale = largest_magnitude > 0.0f ? largest_magnitude / kLargestCode : 1.0f;
+  for (std::size_t i = 0; i < in.size(); ++i) out[i] = static_cast<std::byte>(e4m3_encode(in.data()[i] / scale));
+  std::memcpy(out + in.size(), &scale, sizeof(scale));
+}
+
 inline void store_cache(std::span<const float> in, CacheType type, std::byte* out) {
   if (type == CacheType::F32) {
     std::memcpy(out, in.data(), in.size() * sizeof(float));
     return;
   }
+  if (type == CacheType::Fp8) return store_fp8_row(in, out);
   for_runs(length(in), [&](std::int64_t i, std::int64_t count) {
     std::byte halves[32];
     store_halves(halves, shift_right<16>(bf16_bits(load_some(in.data() + i, count))));
@@ -122,6 +136,12 @@ inline void store_cache(std::span<const float> in, CacheType type, std::byte* ou
 inline void load_cache(const std::byte* in, CacheType type, std::span<float> out) {
   if (type == CacheType::F32) {
     std::memcpy(out.data(), in, out.size() * sizeof(float));
+    return;
+  }
+  if (type == CacheType::Fp8) {
+    float scale;
+    std::memcpy(&scale, in + out.size(), sizeof(scale));
+    for (std::size_t i = 0; i < out.size(); ++i) out.data()[i] = e4m3_decode(std::to_integer<std::uint8_t>(in[i])) * scale;
     return;
   }
   for_runs(length(out), [&](std::int64_t i, std::int64_t count) {

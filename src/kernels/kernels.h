@@ -41,14 +41,40 @@ struct KdaSteps {
   std::int64_t o_stride = 0;
 };
 
+/// How a row of numbers is cached.
+enum class CacheType : std::uint8_t {
+  F32,
+  BF16,
+  Fp8,  // e4m3 codes, behind them the F32 number that they are multiples of: the row's largest magnitude / 448
+};
+
+constexpr std::int64_t cache_row_bytes(CacheType type, std::int64_t values) {
+  switch (type) {
+    case CacheType::F32: return 4 * values;
+    case CacheType::BF16: return 2 * values;
+    case CacheType::Fp8: return values + 4;
+  }
+  return 0;
+}
+
 /// Cached rows of one MLA layer: [latent C | rotated key R] per position, pages of `page_tokens` rows without gaps.
-enum class CacheType : std::uint8_t { F32, BF16 };
 struct LatentRows {
   CacheType type = CacheType::F32;
   std::int64_t latent_dim = 0;              // C
   std::int64_t rope_dim = 0;                // R
   std::int64_t page_tokens = 0;             // a power of two, at most 512
   std::span<const std::byte* const> pages;  // page p holds positions [p * page_tokens, (p + 1) * page_tokens)
+};
+
+/// The absorbed queries of consecutive tokens, H heads each: [C + R] a head (latent part, then rotated part), without gaps
+/// between the heads of a token; and their results [C].
+struct MlaQueries {
+  std::int64_t tokens = 0;
+  std::int64_t heads = 0;
+  const float* q = nullptr;
+  std::int64_t q_stride = 0;  // from token to token
+  float* out = nullptr;
+  std::int64_t out_stride = 0;
 };
 
 /// Positions that are attended as one unit: each gives (maximum, sum, weighted latents), merged in order.
@@ -113,11 +139,11 @@ struct Kernels {
   /// Rotates adjacent pairs in place: x [dim], cos / sin [dim / 2].
   void (*rope)(std::span<float> x, std::span<const float> cos, std::span<const float> sin);
 
-  /// Attention of the H absorbed queries of one token over the first `count` cached rows.
-  /// q [H, C + R] (latent part, then rotated part), out [H, C] = sum of softmax(scale q.row) * latent.
-  void (*mla_attend)(ConstRows q, const LatentRows& cache, std::int64_t count, float scale, Rows out);
+  /// Attention over cached rows: out = sum of softmax(scale q.row) * latent. The first token sees the first `count` rows,
+  /// every next token one more. A token's result does not depend on those beside it.
+  void (*mla_attend)(const MlaQueries& queries, const LatentRows& cache, std::int64_t count, float scale);
 
-  /// out = in as the cache's type; both [n].
+  /// One row [n] as the cache's type, cache_row_bytes(type, n) of it, and back.
   void (*store_cache)(std::span<const float> in, CacheType type, std::byte* out);
   void (*load_cache)(const std::byte* in, CacheType type, std::span<float> out);
 

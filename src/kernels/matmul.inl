@@ -250,11 +250,14 @@ void multiply_tiles(const WeightMatrix& w, ConstRows x, Rows y, std::int64_t beg
 
 // --------------------------------------------------------------------------------------------------- entry points
 
-inline void matmul(const WeightMatrix& w, ConstRows x, Rows y, std::int64_t begin, std::int64_t end) {
+template <WeightFormat format>
+inline void multiply(const WeightMatrix& w, ConstRows x, Rows y, std::int64_t begin, std::int64_t end) {
   if (begin >= end || x.rows == 0) return;
-  with_format(w.format, [&]<WeightFormat format>() {
-    x.rows <= kMostStreamed ? multiply_streams<format>(w, x, y, begin, end) : multiply_tiles<format>(w, x, y, begin, end);
-  });
+  x.rows <= kMostStreamed ? multiply_streams<format>(w, x, y, begin, end) : multiply_tiles<format>(w, x, y, begin, end);
+}
+
+inline void matmul(const WeightMatrix& w, ConstRows x, Rows y, std::int64_t begin, std::int64_t end) {
+  with_format(w.format, [&]<WeightFormat format>() { multiply<format>(w, x, y, begin, end); });
 }
 
 inline void decode_row(const WeightMatrix& w, std::int64_t row, std::span<float> out) {

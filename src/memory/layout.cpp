@@ -14,9 +14,9 @@ constexpr std::int64_t kConvStreams = 3;  // q, k, v
 
 }  // namespace
 
-MemoryLayout memory_layout(const Config& config, CacheType cache_type, bool with_mtp) {
+MemoryLayout memory_layout(const Config& config, CacheTypes types, bool with_mtp) {
   MemoryLayout m;
-  m.cache_type = cache_type;
+  m.types = types;
   m.kda_layers = config.num_kda_layers();
   m.mla_layers = config.num_mla_layers();
   m.mtp_layers = with_mtp ? 1 : 0;
@@ -27,18 +27,19 @@ MemoryLayout memory_layout(const Config& config, CacheType cache_type, bool with
   m.latent_dim = config.kv_rank;
   m.rope_dim = config.rope_dim;
   m.latent_row_values = config.latent_row();
-  m.tail_bytes = m.tail_values * value_bytes(cache_type);
-  const std::int64_t row_bytes = m.latent_row_values * value_bytes(cache_type);
+  m.latent_row_bytes = cache_row_bytes(types.latents, m.latent_row_values);
+  m.tail_bytes = cache_row_bytes(types.tails, m.tail_values);
   const std::int64_t widest = std::max(m.mla_layers, m.mtp_layers);
-  m.block_bytes = ceil_div(std::max(m.state_floats * 4, row_bytes * widest), std::int64_t{kCacheLine}) * std::int64_t{kCacheLine};
+  m.block_bytes =
+      ceil_div(std::max(m.state_floats * 4, m.latent_row_bytes * widest), std::int64_t{kCacheLine}) * std::int64_t{kCacheLine};
 
   m.tails_per_block = m.block_bytes / m.tail_bytes;
   m.tail_blocks = m.kda_layers > 0 ? ceil_div(m.kda_layers, m.tails_per_block) : 0;
 
   m.page_tokens = kPageTokens;
-  while (m.page_tokens > 1 && m.page_tokens * row_bytes * widest > m.block_bytes) m.page_tokens /= 2;
-  m.page_bytes = m.page_tokens * row_bytes * m.mla_layers;
-  m.mtp_page_bytes = m.page_tokens * row_bytes * m.mtp_layers;
+  while (m.page_tokens > 1 && m.page_tokens * m.latent_row_bytes * widest > m.block_bytes) m.page_tokens /= 2;
+  m.page_bytes = m.page_tokens * m.latent_row_bytes * m.mla_layers;
+  m.mtp_page_bytes = m.page_tokens * m.latent_row_bytes * m.mtp_layers;
   m.pages_per_block = m.page_bytes > 0 ? m.block_bytes / m.page_bytes : 0;
   m.mtp_pages_per_block = m.mtp_page_bytes > 0 ? m.block_bytes / m.mtp_page_bytes : 0;
   return m;
@@ -52,8 +53,8 @@ std::int64_t MemoryLayout::sequence_blocks(std::int64_t tokens) const {
   return blocks;
 }
 
-std::int64_t MemoryLayout::cache_bytes_per_token() const { return mla_layers * latent_row_values * value_bytes(cache_type); }
+std::int64_t MemoryLayout::cache_bytes_per_token() const { return mla_layers * latent_row_bytes; }
 
-std::int64_t MemoryLayout::mtp_cache_bytes_per_token() const { return mtp_layers * latent_row_values * value_bytes(cache_type); }
+std::int64_t MemoryLayout::mtp_cache_bytes_per_token() const { return mtp_layers * latent_row_bytes; }
 
 }  // namespace calandra

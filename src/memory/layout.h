@@ -10,8 +10,16 @@
 
 namespace calandra {
 
+/// How a sequence's rows are kept. Tails are F32 or BF16: the convolution sees its inputs as they are kept.
+struct CacheTypes {
+  CacheType latents;
+  CacheType tails;
+  constexpr CacheTypes(CacheType of_latents, CacheType of_tails) : latents(of_latents), tails(of_tails) {}
+  constexpr CacheTypes(CacheType both) : CacheTypes(both, both) {}
+};
+
 struct MemoryLayout {
-  CacheType cache_type = CacheType::BF16;  // of latents and convolution tails
+  CacheTypes types = CacheType::BF16;
   std::int64_t kda_layers = 0;
   std::int64_t mla_layers = 0;  // main layers
   std::int64_t mtp_layers = 0;  // 1 if the MTP layer runs
@@ -23,6 +31,7 @@ struct MemoryLayout {
   std::int64_t latent_dim = 0;         // C
   std::int64_t rope_dim = 0;           // R
   std::int64_t latent_row_values = 0;  // of one MLA layer and token: C + R
+  std::int64_t latent_row_bytes = 0;
 
   /// The pool's unit: one KDA layer's state of a sequence; more where that is smaller than one token's latents of all layers.
   std::int64_t block_bytes = 0;
@@ -50,9 +59,6 @@ struct MemoryLayout {
   std::int64_t mtp_cache_bytes_per_token() const;
 };
 
-/// Bytes of one value in the cache.
-constexpr std::int64_t value_bytes(CacheType type) { return type == CacheType::F32 ? 4 : 2; }
-
-MemoryLayout memory_layout(const Config& config, CacheType cache_type, bool with_mtp);
+MemoryLayout memory_layout(const Config& config, CacheTypes types, bool with_mtp);
 
 }  // namespace calandra

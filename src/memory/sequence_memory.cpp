@@ -53,7 +53,7 @@ std::unique_ptr<SequenceMemory> SequenceMemory::resume(MemoryPool& pool, const B
 
 void SequenceMemory::index_page(const PageList& pages, std::int64_t page,
                                 std::vector<std::vector<std::byte*>>& pages_by_layer) const {
-  const std::int64_t layer_bytes = layout().page_tokens * layout().latent_row_values * value_bytes(layout().cache_type);
+  const std::int64_t layer_bytes = layout().page_tokens * layout().latent_row_bytes;
   for (std::size_t layer = 0; layer < pages_by_layer.size(); ++layer) {
     pages_by_layer[layer].push_back(pages[page] + static_cast<std::int64_t>(layer) * layer_bytes);
   }
@@ -111,13 +111,13 @@ std::byte* SequenceMemory::tails(std::int64_t kda_index) {
 LatentCache SequenceMemory::cache(std::vector<std::vector<std::byte*>>& pages_by_layer, std::size_t layer) const {
   const std::span<std::byte* const> pages = pages_by_layer[layer];
   LatentCache cache;
-  cache.rows.type = layout().cache_type;
+  cache.rows.type = layout().types.latents;
   cache.rows.latent_dim = layout().latent_dim;
   cache.rows.rope_dim = layout().rope_dim;
   cache.rows.page_tokens = layout().page_tokens;
   cache.rows.pages = {const_cast<const std::byte* const*>(pages.data()), pages.size()};
   cache.pages = pages;
-  cache.row_bytes = layout().latent_row_values * value_bytes(layout().cache_type);
+  cache.row_bytes = layout().latent_row_bytes;
   return cache;
 }
 

@@ -3,8 +3,10 @@
 
 #include "base/thread_pool.h"
 #include "kernels/kernels.h"
+#include "memory/layout.h"
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -16,8 +18,10 @@ enum class Activations : std::uint8_t {
   Fp8,   // as Bf16, and inputs of block-FP8 weights go through dynamic e4m3; to compare with engines that do so
 };
 
-constexpr CacheType cache_type_of(Activations activations) {
-  return activations == Activations::Fp32 ? CacheType::F32 : CacheType::BF16;
+/// Tails, and latents unless `latents` says otherwise, as exact as the activations.
+constexpr CacheTypes cache_types(Activations activations, std::optional<CacheType> latents = {}) {
+  const CacheType plain = activations == Activations::Fp32 ? CacheType::F32 : CacheType::BF16;
+  return {latents.value_or(plain), plain};
 }
 
 /// Whether outputs are rounded for the product or cache that they enter next.

@@ -60,8 +60,11 @@ std::span<const ForwardPass::Segment> ForwardPass::segments_of(std::span<const S
 
 void ForwardPass::place(std::span<const Segment> segments) {
   work_->segment_of_row.clear();
+  work_->attention_runs.clear();
   for (const Segment& segment : segments) {
     work_->segment_of_row.insert(work_->segment_of_row.end(), static_cast<std::size_t>(segment.rows), &segment);
+    for (std::int64_t row = segment.first_row; row < segment.end_row(); row += kAttentionRows)
+      work_->attention_runs.push_back({&segment, row, std::min(kAttentionRows, segment.end_row() - row)});
   }
   const std::int64_t rows = segments.back().end_row();
   const auto pairs = static_cast<std::int64_t>(rope_.inverse_frequencies.size());

@@ -61,6 +61,7 @@ class ForwardPass {
  private:
   struct Workspace;
   struct Segment;
+  struct RowRun;
   struct Assignments;
 
   void check(std::span<const Slice> slices) const;

@@ -52,13 +52,13 @@ void ForwardPass::kda(const KdaWeights& w, std::int64_t kda_index, Rows normed, 
       const Segment& segment = segments[static_cast<std::size_t>(task / heads)];
       const std::int64_t head = task % heads, begin = head * dim, end = begin + dim;
       const auto channels = static_cast<std::size_t>(dim);
-      const CacheType type = segment.memory->layout().cache_type;
+      const CacheType type = segment.memory->layout().types.tails;
       for (std::int64_t stream = 0; stream < kStreams; ++stream) {
         const auto s = static_cast<std::size_t>(stream);
         const Rows before = history.slice((task / heads * kStreams + stream) * kHistory, kHistory);
         const ConstRows x = inputs[s].slice(segment.first_row, segment.rows);
         const auto tail = [&](std::int64_t i) {
-          return segment.memory->tails(kda_index) + ((stream * kHistory + i) * width + begin) * value_bytes(type);
+          return segment.memory->tails(kda_index) + cache_row_bytes(type, (stream * kHistory + i) * width + begin);
         };
         for (std::int64_t i = 0; i < kHistory; ++i) kernels.load_cache(tail(i), type, {before.row(i) + begin, channels});
         kernels.short_conv(x, {taps[s]->data(), config_.conv_taps, width, width}, before,

@@ -11,7 +11,7 @@
 namespace calandra {
 namespace {
 
-// Heads whose queries share one walk over the latents.
+// Heads whose queries share one walk over the latents, with those of up to kAttentionRows tokens (workspace.h).
 constexpr std::int64_t kHeadsPerTask = 8;
 
 }  // namespace
@@ -89,14 +89,15 @@ Rows ForwardPass::attend(ConstRows absorbed, std::int64_t layer) {
   const std::int64_t width = config_.latent_row(), rank = config_.kv_rank;
   const Rows context = work_->context.take(absorbed.rows, config_.heads * rank);
   const std::int64_t groups = ceil_div(config_.heads, kHeadsPerTask);
-  compute_.threads().for_each(absorbed.rows * groups, 1, [&](std::int64_t task, std::int64_t /*end*/) {
-    const std::int64_t r = task / groups, head = task % groups * kHeadsPerTask;
-    const std::int64_t heads = std::min(kHeadsPerTask, config_.heads - head);
-    const Segment& segment = *work_->segment_of_row[static_cast<std::size_t>(r)];
-    const Rows out{context.row(r) + head * rank, heads, rank, rank};
-    compute_.kernels().mla_attend({absorbed.row(r) + head * width, heads, width, width}, cache_of(segment, layer).rows,
-                                  segment.position_of(r) + 1, attention_scale_, out);
-    compute_.round({out.data, static_cast<std::size_t>(heads * rank)});
+  const std::vector<RowRun>& runs = work_->attention_runs;
+  compute_.threads().for_each(std::ssize(runs) * groups, 1, [&](std::int64_t task, std::int64_t /*end*/) {
+    const RowRun& run = runs[static_cast<std::size_t>(task / groups)];
+    const std::int64_t head = task % groups * kHeadsPerTask, heads = std::min(kHeadsPerTask, config_.heads - head);
+    const Rows out = context.slice(run.first_row, run.rows).columns(head * rank, heads * rank);
+    const MlaQueries queries{run.rows, heads, absorbed.row(run.first_row) + head * width, absorbed.stride, out.data, out.stride};
+    compute_.kernels().mla_attend(queries, cache_of(*run.segment, layer).rows, run.segment->position_of(run.first_row) + 1,
+                                  attention_scale_);
+    for (std::int64_t r = 0; r < run.rows; ++r) compute_.round(span_of(out, r));
   });
   return context;
 }

@@ -34,6 +34,14 @@ struct ForwardPass::Segment {
   std::int64_t position_of(std::int64_t row) const { return first_position + row - first_row; }
 };
 
+/// Consecutive rows of a segment that one task of the attention takes, at most kAttentionRows.
+struct ForwardPass::RowRun {
+  const Segment* segment = nullptr;
+  std::int64_t first_row = 0;
+  std::int64_t rows = 0;
+};
+inline constexpr std::int64_t kAttentionRows = 4;
+
 /// Where each row's experts put their results: assignment a = row top_k + j.
 struct ForwardPass::Assignments {
   std::vector<std::int32_t> experts;     // [T top_k] falling selection score within a row
@@ -47,6 +55,7 @@ struct ForwardPass::Assignments {
 struct ForwardPass::Workspace {
   std::vector<Segment> segments;
   std::vector<const Segment*> segment_of_row;
+  std::vector<RowRun> attention_runs;
 
   // Whole pass. T rows; h, P, H, ... as in checkpoint/config.h.
   Buffer x;           // [T, h] residual stream

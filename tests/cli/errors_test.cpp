@@ -52,6 +52,7 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"EmptyStopString", {"run", "-p", "x", "--stop="}, 2, "stop"},
         Mistake{"WrongWordForThink", {"run", "-p", "x", "--think", "maybe"}, 2, "--think"},
         Mistake{"WrongRopeScaling", {"run", "-p", "x", "--rope-scaling", "linear:2"}, 2, "yarn:FACTOR"},
+        Mistake{"WrongKv", {"run", "-p", "x", "--kv", "fp4"}, 2, "--kv fp4: expected bf16|fp8"},
         Mistake{"WrongActivations", {"run", "-p", "x", "--activations", "fp8"}, 2, "--activations"},
         Mistake{"TextGivenTwice", {"run", "-p", "x", "-f", "y"}, 2, "--file"},
         Mistake{"RawAndJson", {"run", "-p", "x", "--raw", "--json"}, 2, "--raw"},

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <map>
 #include <set>
 
 namespace calandra {
@@ -166,6 +167,21 @@ TEST_P(Golden, Bf16IsNoWorseThanItsMeasuredLevel) { expect_no_worse(GetParam(), 
 TEST_P(Golden, Fp8ActivationsAreNoWorseThanTheirMeasuredLevel) {
   if (!golden_info(GetParam()).at("error_levels").contains("fp8_activations")) GTEST_SKIP() << "no FP8 weights";
   expect_no_worse(GetParam(), Activations::Fp8, "fp8_activations", 1.25);
+}
+
+/// Relative rms error of the logits with FP8 latents, as in docs/numerics.md.
+TEST_P(Golden, Fp8LatentsAreNoWorseThanTheirMeasuredLevel) {
+  const std::map<std::string, double> levels = {{"a_tiny_bf16", 5.0e-2}, {"b_flash_bf16", 2.2e-2}, {"c_flash31_fp8", 6.7e-3},
+                                                {"d_mix_fp4", 2.6e-2},   {"e_tiny_ue8m0", 2.0e-2}, {"f_odd_f32", 9.5e-2}};
+  const auto golden = GoldenTensors::load(golden_path(GetParam()) / "golden.safetensors");
+  ModelOptions options;
+  options.latents = CacheType::Fp8;
+  Model model(golden_path(GetParam()).string(), options);
+  TraceOptions asked;
+  const auto ids = golden.ints("input_ids");
+  asked.ids.assign(ids.begin(), ids.end());
+  const Trace trace = run_trace(model, asked);
+  expect_close(floats(trace.tensors.at("logits")), golden.floats("logits"), 1.25 * levels.at(GetParam()), "logits");
 }
 
 INSTANTIATE_TEST_SUITE_P(Variants, Golden, testing::ValuesIn(golden_variants()), [](const auto& test) { return test.param; });

@@ -291,23 +291,28 @@ struct CacheCase {
   std::int64_t width() const { return latent_dim + rope_dim; }
 };
 
+inline std::string_view name_of(CacheType type) {
+  constexpr std::string_view kNames[] = {"F32", "BF16", "Fp8"};
+  return kNames[static_cast<std::size_t>(type)];
+}
+inline constexpr std::array kAllCacheTypes = {CacheType::F32, CacheType::BF16, CacheType::Fp8};
+
 /// The absorbed queries of one token against all rows of a cache.
 struct MlaCase {
   CacheCase cache;
   std::int64_t heads = 1;
 
   std::string name() const {
-    return std::string(cache.type == CacheType::F32 ? "F32" : "BF16") + " heads " + std::to_string(heads) + " positions " +
-           std::to_string(cache.positions);
+    return std::string(name_of(cache.type)) + " heads " + std::to_string(heads) + " positions " + std::to_string(cache.positions);
   }
-  std::int64_t latent_bytes() const { return cache.positions * cache.width() * (cache.type == CacheType::F32 ? 4 : 2); }
+  std::int64_t latent_bytes() const { return cache.positions * cache_row_bytes(cache.type, cache.width()); }
   std::int64_t operations() const { return 2 * heads * cache.positions * (cache.width() + cache.latent_dim); }
 };
 
 /// Eight heads of the released models: inside one block of positions, at its end, and over some blocks.
-inline constexpr std::array kReleasedMla = {MlaCase{{CacheType::BF16, 512, 64, 64, 100}, 8},
-                                            MlaCase{{CacheType::BF16, 512, 64, 64, 512}, 8},
-                                            MlaCase{{CacheType::BF16, 512, 64, 64, 2000}, 8}};
+inline constexpr std::array kReleasedMla = {
+    MlaCase{{CacheType::BF16, 512, 64, 64, 100}, 8}, MlaCase{{CacheType::BF16, 512, 64, 64, 512}, 8},
+    MlaCase{{CacheType::BF16, 512, 64, 64, 2000}, 8}, MlaCase{{CacheType::Fp8, 512, 64, 64, 2000}, 8}};
 
 struct CacheData {
   std::vector<Guarded<std::byte>> pages;
@@ -318,23 +323,32 @@ struct CacheData {
 
 inline CacheData make_cache(Random& random, const CacheCase& c) {
   const std::int64_t width = c.width();
-  const std::int64_t element = c.type == CacheType::F32 ? 4 : 2;
+  const auto row_bytes = static_cast<std::size_t>(cache_row_bytes(c.type, width));
   CacheData cache;
-  for (std::int64_t begin = 0; begin < c.positions; begin += c.page_tokens) {
-    const std::int64_t held = std::min(c.page_tokens, c.positions - begin) * width;
-    Guarded<std::byte>& page = cache.pages.emplace_back(static_cast<std::size_t>(held * element));
-    const std::vector<float> values = normal_values(random, held);
+  for (std::int64_t position = 0; position < c.positions; ++position) {
+    if (position % c.page_tokens == 0) {
+      const std::int64_t held = std::min(c.page_tokens, c.positions - position);
+      cache.pages.emplace_back(static_cast<std::size_t>(held) * row_bytes);
+      cache.addresses.push_back(cache.pages.back().data());
+    }
+    std::byte* row = cache.pages.back().data() + static_cast<std::size_t>(position % c.page_tokens) * row_bytes;
+    const std::vector<float> values = normal_values(random, width);
+    const float scale = std::ldexp(uniform(random, 1.0f, 2.0f), static_cast<int>(position % 5) - 8);  // unlike the neighbours'
+    if (c.type == CacheType::Fp8) std::memcpy(row + width, &scale, sizeof(scale));
     for (std::size_t i = 0; i < values.size(); ++i) {
       if (c.type == CacheType::F32) {
-        std::memcpy(page.data() + 4 * i, &values[i], 4);
+        std::memcpy(row + 4 * i, &values[i], 4);
         cache.values.push_back(static_cast<double>(values[i]));
-      } else {
+      } else if (c.type == CacheType::BF16) {
         const std::uint16_t bits = bf16_encode(values[i]);
-        std::memcpy(page.data() + 2 * i, &bits, 2);
+        std::memcpy(row + 2 * i, &bits, 2);
         cache.values.push_back(static_cast<double>(bf16_decode(bits)));
+      } else {
+        const std::uint8_t code = e4m3_encode(values[i] / scale);
+        row[i] = static_cast<std::byte>(code);
+        cache.values.push_back(static_cast<double>(e4m3_decode(code)) * static_cast<double>(scale));
       }
     }
-    cache.addresses.push_back(page.data());
   }
   cache.rows = {c.type, c.latent_dim, c.rope_dim, c.page_tokens, cache.addresses};
   return cache;

@@ -206,6 +206,39 @@ TEST(Elementwise, Bf16KeepsNotANumberAndInfinity) {
   }
 }
 
+TEST(Elementwise, AnFp8CacheRowIsWithinHalfACodeOfItsNumbers) {
+  Random random(2);
+  for (const float size : {1e-30f, 1.0f, 3e20f}) {
+    Guarded<float> x(normal_values(random, 53, size));
+    x[7] = -9 * size;
+    x[8] = 0.0f;
+    for (const Implementation& implementation : implementations()) {
+      Guarded<std::byte> stored(static_cast<std::size_t>(cache_row_bytes(CacheType::Fp8, 53)));
+      implementation->store_cache(x.span(), CacheType::Fp8, stored.data());
+      Guarded<float> loaded(x.size());
+      implementation->load_cache(stored.data(), CacheType::Fp8, loaded.span());
+      EXPECT_FLOAT_EQ(loaded[7], -9 * size) << implementation.name;  // the largest is code 448
+      EXPECT_EQ(loaded[8], 0.0f) << implementation.name;
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        // 3 bits of mantissa: half a unit is 2^-4 of the number, or of the smallest normal one (2^-6 beside 448).
+        const float bound = std::max(std::fabs(x[i]), 9 * size / 448 * 0x1p-6f) * 0x1.00001p-4f;
+        EXPECT_LE(std::fabs(loaded[i] - x[i]), bound) << implementation.name << " " << i;
+      }
+    }
+  }
+}
+
+TEST(Elementwise, AnFp8CacheRowOfZerosIsZero) {
+  for (const Implementation& implementation : implementations()) {
+    const std::vector<float> zeros(20);
+    std::vector<std::byte> stored(24, std::byte{0xFF});
+    implementation->store_cache(zeros, CacheType::Fp8, stored.data());
+    std::vector<float> loaded(20, 1.0f);
+    implementation->load_cache(stored.data(), CacheType::Fp8, loaded);
+    EXPECT_EQ(loaded, zeros) << implementation.name;
+  }
+}
+
 TEST(Elementwise, AFloat32CacheKeepsEveryBitAtAnyAddress) {
   Random random(1);
   const Guarded<float> x(normal_values(random, 37));
@@ -370,6 +403,11 @@ TEST(Elementwise, InstructionSetsAgreeBitForBitAtEveryLength) {
       Guarded<std::byte> stored(2 * size);
       k.store_cache(x.span(), CacheType::BF16, stored.data());
       k.load_cache(stored.data(), CacheType::BF16, y);
+    });
+    compare("fp8 cache", [&](const Kernels& k, std::span<float> y) {
+      Guarded<std::byte> stored(size + 4);
+      k.store_cache(x.span(), CacheType::Fp8, stored.data());
+      k.load_cache(stored.data(), CacheType::Fp8, y);
     });
     compare("rope", [&](const Kernels& k, std::span<float> y) {
       const std::size_t pairs = size / 2;

@@ -6,16 +6,21 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 namespace calandra {
 namespace {
 
+/// Of all tokens in q, the first of which sees `count` rows.
 std::vector<float> attend(const Kernels& kernels, const Guarded<float>& q, std::int64_t heads, const LatentRows& cache,
                           std::int64_t count, float scale) {
-  Guarded<float> out(static_cast<std::size_t>(heads * cache.latent_dim));
-  kernels.mla_attend(rows_of(q, heads), cache, count, scale, rows_of(out, heads));
+  const auto tokens = static_cast<std::int64_t>(q.size()) / (heads * (cache.latent_dim + cache.rope_dim));
+  Guarded<float> out(static_cast<std::size_t>(tokens * heads * cache.latent_dim));
+  kernels.mla_attend({tokens, heads, q.data(), heads * (cache.latent_dim + cache.rope_dim), out.data(), heads * cache.latent_dim},
+                     cache, count, scale);
   return out.copy();
 }
 
@@ -103,7 +108,7 @@ TEST(MlaGolden, PrefillResumeAndDecodeThroughTheAbsorbedForm) {
 
 TEST(Mla, AnyCountAroundBlockBordersMatchesAFloat64Softmax) {
   Random random(1);
-  for (const CacheType type : {CacheType::F32, CacheType::BF16}) {
+  for (const CacheType type : kAllCacheTypes) {
     const CacheCase c = {type, 48, 16, 64, 1100};
     const CacheData cache = make_cache(random, c);
     constexpr std::int64_t kHeads = 3;
@@ -138,7 +143,7 @@ TEST(Mla, CachesOfAReleasedModelMatchAFloat64Softmax) {
 
 TEST(Mla, HeadsAndPagesDoNotMatter) {
   Random random(2);
-  for (const CacheType type : {CacheType::F32, CacheType::BF16}) {
+  for (const CacheType type : kAllCacheTypes) {
     const CacheCase c = {type, 40, 13, 64, 530};
     const std::uint64_t seed = random();
     Random same(seed);
@@ -155,7 +160,7 @@ TEST(Mla, HeadsAndPagesDoNotMatter) {
       for (const std::int64_t page_tokens : {1, 16, 512}) {
         std::vector<std::byte> bytes;
         for (const Guarded<std::byte>& page : cache.pages) bytes.insert(bytes.end(), page.span().begin(), page.span().end());
-        const std::size_t page_bytes = static_cast<std::size_t>(page_tokens) * 53 * (type == CacheType::F32 ? 4 : 2);
+        const std::size_t page_bytes = static_cast<std::size_t>(page_tokens * cache_row_bytes(type, 53));
         std::vector<const std::byte*> pages;
         for (std::size_t begin = 0; begin < bytes.size(); begin += page_bytes) pages.push_back(bytes.data() + begin);
         const LatentRows other = {type, 40, 13, page_tokens, pages};
@@ -166,15 +171,53 @@ TEST(Mla, HeadsAndPagesDoNotMatter) {
   }
 }
 
+TEST(Mla, TokensBesideEachOtherGiveTheBitsOfEachAlone) {
+  Random random(7);
+  for (const CacheType type : kAllCacheTypes) {
+    constexpr std::int64_t kHeads = 3, kWidth = 45, kLatent = 40, kMostTokens = 9;
+    CacheData cache = make_cache(random, {type, kLatent, kWidth - kLatent, 64, 1040});
+    const Guarded<float> q(normal_values(random, kMostTokens * kHeads * kWidth));
+    for (const std::int64_t count : {1, 60, 507, 512, 1020, 1031}) {  // within blocks and over their borders
+      for (const std::int64_t tokens : {std::int64_t{2}, kMostTokens}) {
+        // What the last token does not see is not a number, so the first ones must not see what the last one does.
+        const auto row_bytes = static_cast<std::size_t>(cache_row_bytes(type, kWidth));
+        const auto last = static_cast<std::size_t>(count + tokens - 2);
+        std::byte* row = cache.pages[last / 64].data() + last % 64 * row_bytes;
+        const std::vector<std::byte> kept(row, row + row_bytes);
+        std::memset(row, 0xFF, row_bytes);
+        for (const Implementation& implementation : implementations()) {
+          const auto rows = [&](std::int64_t first, std::int64_t number) {
+            return Guarded<float>(q.span().subspan(static_cast<std::size_t>(first * kHeads * kWidth),
+                                                   static_cast<std::size_t>(number * kHeads * kWidth)));
+          };
+          const std::vector<float> together = attend(*implementation.kernels, rows(0, tokens), kHeads, cache.rows, count, 0.3f);
+          for (std::int64_t t = 0; t < tokens; ++t) {
+            const std::string what = implementation.name + " " + std::string(name_of(type)) + " count " + std::to_string(count) +
+                                     " token " + std::to_string(t) + " of " + std::to_string(tokens);
+            const auto part = std::span(together).subspan(static_cast<std::size_t>(t * kHeads * kLatent),
+                                                          static_cast<std::size_t>(kHeads * kLatent));
+            if (t + 1 == tokens) {
+              EXPECT_TRUE(std::ranges::all_of(part, [](float value) { return std::isnan(value); })) << what;
+            } else {
+              expect_same_bits(part, attend(*implementation.kernels, rows(t, 1), kHeads, cache.rows, count + t, 0.3f), what);
+            }
+          }
+        }
+        std::memcpy(row, kept.data(), row_bytes);
+      }
+    }
+  }
+}
+
 TEST(Mla, UnwrittenRowsAreNeverUsed) {
   Random random(3);
-  for (const CacheType type : {CacheType::F32, CacheType::BF16}) {
+  for (const CacheType type : kAllCacheTypes) {
     CacheData cache = make_cache(random, {type, 32, 8, 64, 640});
     constexpr std::int64_t kHeads = 4;
     const Guarded<float> q(normal_values(random, kHeads * 40));
     for (const std::int64_t count : {600, 513, 100, 1}) {  // rows from `count` on become NaN
       const std::vector<float> expected = reference(cache, q, kHeads, count, 0.3f);
-      const std::size_t row_bytes = type == CacheType::F32 ? 160 : 80;
+      const auto row_bytes = static_cast<std::size_t>(cache_row_bytes(type, 40));
       for (std::int64_t p = count; p < 640; ++p) {
         std::memset(cache.pages[static_cast<std::size_t>(p / 64)].data() + static_cast<std::size_t>(p % 64) * row_bytes, 0xFF,
                     row_bytes);

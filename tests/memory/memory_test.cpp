@@ -50,6 +50,13 @@ TEST(MemoryLayout, PublishedStateTailAndLatentBytes) {
     EXPECT_EQ(layout.block_bytes, row.block) << row.model;
     EXPECT_EQ(layout.page_tokens, 64) << row.model;
     EXPECT_EQ(layout.mtp_cache_bytes_per_token(), 1'152) << row.model;
+
+    // In FP8 a row's 576 numbers take a byte each, and its scale four; tails stay.
+    const MemoryLayout fp8 = memory_layout(published_config(row.model), {CacheType::Fp8, CacheType::BF16}, true);
+    EXPECT_EQ(fp8.cache_bytes_per_token(), row.per_token / 1'152 * 580) << row.model;
+    EXPECT_EQ(fp8.mtp_cache_bytes_per_token(), 580) << row.model;
+    EXPECT_EQ(fp8.tails_bytes(), row.tails) << row.model;
+    EXPECT_EQ(fp8.block_bytes, row.block) << row.model;
   }
 }
 
@@ -57,7 +64,8 @@ TEST(MemoryLayout, PagesTileAttentionBlocksAndFitInABlock) {
   for (const std::string& name : golden_variants()) {
     const auto path = golden_path(name) / "config.json";
     const Config config = parse_config(read_text_file(path), path.string());
-    for (const CacheType type : {CacheType::F32, CacheType::BF16}) {
+    for (const CacheTypes type :
+         {CacheTypes(CacheType::F32), CacheTypes(CacheType::BF16), CacheTypes(CacheType::Fp8, CacheType::BF16)}) {
       const MemoryLayout layout = memory_layout(config, type, config.mtp_layers > 0);
       EXPECT_EQ(kAttentionBlock % layout.page_tokens, 0) << name;
       EXPECT_LE(layout.page_bytes * layout.pages_per_block, layout.block_bytes) << name;

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -37,12 +38,12 @@ inline std::filesystem::path model_folder(const std::string& name) {
 
 class TestModel {
  public:
-  TestModel(const std::string& name, Isa isa, Activations activations, int num_threads = 2)
+  TestModel(const std::string& name, Isa isa, Activations activations, int num_threads = 2, std::optional<CacheType> latents = {})
       : checkpoint_(Checkpoint::open(model_folder(name))),
         threads_(num_threads),
         compute_(kernels_for(isa), threads_, activations, checkpoint_.config().fp8_power_of_two_activations),
         pass_(checkpoint_.config(), checkpoint_.weights(), compute_, true),
-        layout_(memory_layout(checkpoint_.config(), cache_type_of(activations), pass_.with_mtp())) {}
+        layout_(memory_layout(checkpoint_.config(), cache_types(activations, latents), pass_.with_mtp())) {}
 
   const Config& config() const { return checkpoint_.config(); }
   const Kernels& kernels() const { return compute_.kernels(); }
@@ -87,23 +88,25 @@ class TestModel {
   /// Everything a sequence remembers, as numbers: states, tails, latents, MTP latents, last hidden row.
   std::vector<float> contents(SequenceMemory& memory) const {
     std::vector<float> all;
-    const auto append = [&](const std::byte* data, std::int64_t count) {
+    const auto append = [&](const std::byte* data, CacheType type, std::int64_t count) {
       const std::size_t at = all.size();
       all.resize(at + static_cast<std::size_t>(count));
-      kernels().load_cache(data, layout_.cache_type, std::span(all).subspan(at));
+      kernels().load_cache(data, type, std::span(all).subspan(at));
     };
+    const CacheTypes types = layout_.types;
     for (std::int64_t layer = 0; layer < layout_.kda_layers; ++layer) {
       for (std::int64_t head = 0; head < layout_.heads; ++head) {
         const auto state = memory.state(layer, head);
         all.insert(all.end(), state.begin(), state.end());
       }
-      append(memory.tails(layer), layout_.tail_values);
+      append(memory.tails(layer), types.tails, layout_.tail_values);
     }
     for (std::int64_t layer = 0; layer < layout_.mla_layers; ++layer) {
-      for (std::int64_t t = 0; t < memory.position(); ++t) append(memory.latents(layer).row(t), layout_.latent_row_values);
+      for (std::int64_t t = 0; t < memory.position(); ++t)
+        append(memory.latents(layer).row(t), types.latents, layout_.latent_row_values);
     }
     for (std::int64_t t = 0; layout_.mtp_layers > 0 && t + 1 < memory.position(); ++t)
-      append(memory.mtp_latents().row(t), layout_.latent_row_values);
+      append(memory.mtp_latents().row(t), types.latents, layout_.latent_row_values);
     all.insert(all.end(), memory.last_hidden().begin(), memory.last_hidden().end());
     return all;
   }

@@ -14,12 +14,13 @@ struct Case {
   std::string model;
   Isa isa;
   Activations activations;
+  std::optional<CacheType> latents = {};
 };
 
 class Promise : public testing::TestWithParam<Case> {
  protected:
   TestModel make(int num_threads = 2) const {
-    return TestModel(GetParam().model, GetParam().isa, GetParam().activations, num_threads);
+    return TestModel(GetParam().model, GetParam().isa, GetParam().activations, num_threads, GetParam().latents);
   }
   /// Sequences are short where a token is dear: true widths, and plain C++ kernels.
   std::size_t length(std::size_t tokens) const {
@@ -181,15 +182,17 @@ std::vector<Case> cases() {
     for (const Isa isa : available_isas()) {
       // Plain C++ at true widths takes minutes; its kernels are the others' bit for bit (tests/kernels).
       if (isa == Isa::Scalar && model.starts_with("slice-") && !long_tests()) continue;
-      for (const Activations activations : {Activations::Bf16, Activations::Fp32}) all.push_back({model, isa, activations});
+      for (const Activations activations : {Activations::Bf16, Activations::Fp32}) all.push_back({model, isa, activations, {}});
+      if (model == "austen-5m" || model == "c_flash31_fp8") all.push_back({model, isa, Activations::Bf16, CacheType::Fp8});
     }
   }
   return all;
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Promise, testing::ValuesIn(cases()), [](const testing::TestParamInfo<Case>& test) {
-  std::string name = fmt::format("{}_{}_{}", test.param.model, name_of(test.param.isa),
-                                 test.param.activations == Activations::Fp32 ? "fp32" : "bf16");
+  std::string name =
+      fmt::format("{}_{}_{}{}", test.param.model, name_of(test.param.isa),
+                  test.param.activations == Activations::Fp32 ? "fp32" : "bf16", test.param.latents ? "_kv_fp8" : "");
   std::ranges::replace_if(
       name, [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; }, '_');
   return name;
