@@ -17,7 +17,7 @@ using testing::HasSubstr;
 
 TEST(Machine, EveryWordIsReadByEveryInstructionSet) {
   std::mt19937_64 random(1);
-  for (const std::size_t size : {0, 64, 128, 640, 4096}) {
+  for (const std::size_t size : {0U, 64U, 128U, 640U, 4096U}) {
     std::vector<std::uint64_t> words(size);
     std::uint64_t expected = 0;
     for (std::uint64_t& word : words) expected += word = random();
