@@ -58,6 +58,7 @@ void check_usage(const BenchArguments& arguments) {
 
 Spread spread_over(const std::vector<MachineLimits>& limits, double MachineLimits::*figure) {
   std::vector<double> figures;
+  figures.reserve(limits.size());
   for (const MachineLimits& limit : limits) figures.push_back(limit.*figure);
   return spread_of(std::move(figures));
 }
@@ -155,7 +156,7 @@ std::string as_csv(const BenchResult& result) {
     for (const auto& [name, value] : json.items()) {
       if (!value.is_object()) flat[name] = value;
       if (!value.is_object()) continue;
-      for (const auto& [part, amount] : value.items()) flat[name + "." + part] = amount;
+      for (const auto& [part, amount] : value.items()) flat[fmt::format("{}.{}", name, part)] = amount;
     }
     for (const auto& [name, value] : flat.items()) {
       if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);

@@ -23,7 +23,7 @@ constexpr int kTileOutputs = 3;
 
 using Part = __m256;
 constexpr int kParts = 2;
-constexpr int kPartLanes = 8;
+constexpr std::int64_t kPartLanes = 8;
 
 /// Bytes of ones where a NaN was.
 struct CodesSeen {

@@ -21,7 +21,7 @@ constexpr int kTileOutputs = 6;  // 24 accumulators, 6 weights and an input fill
 
 using Part = Lanes;
 constexpr int kParts = 1;
-constexpr int kPartLanes = 16;
+constexpr std::int64_t kPartLanes = 16;
 
 /// Bytes of ones where a NaN was.
 struct CodesSeen {

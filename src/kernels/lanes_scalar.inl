@@ -31,7 +31,7 @@ constexpr int kTileOutputs = 1;
 
 using Part = Lanes;
 constexpr int kParts = 1;
-constexpr int kPartLanes = 16;
+constexpr std::int64_t kPartLanes = 16;
 
 /// Which e4m3 codes a decoder has seen: only those that do not make a NaN of a NaN need to remember.
 struct CodesSeen {};
