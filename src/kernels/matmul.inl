@@ -31,6 +31,19 @@ inline void put_dots(const float (&dots)[M][N], int shard, Rows y, std::int64_t 
   }
 }
 
+/// Calls body.template operator()<M>(r) for rows [r, r + M) of `rows`: four at a time, then the rest.
+template <class Body>
+inline void for_row_tiles(std::int64_t rows, Body body) {
+  std::int64_t r = 0;
+  for (; rows - r >= 4; r += 4) body.template operator()<4>(r);
+  switch (rows - r) {
+    case 3: return body.template operator()<3>(r);
+    case 2: return body.template operator()<2>(r);
+    case 1: return body.template operator()<1>(r);
+    default: return;
+  }
+}
+
 // ------------------------------------------------------------------------------------------------------- streams
 
 /// N stored weight rows, and how far behind each of them its successor in the same stream lies.
@@ -131,14 +144,7 @@ template <WeightFormat format>
 void multiply_streams(const WeightMatrix& w, ConstRows x, Rows y, std::int64_t begin, std::int64_t end) {
   for (std::int64_t first = begin; first < end; first += kStreamStrip) {
     const std::int64_t last = end - first < kStreamStrip ? end : first + kStreamStrip;
-    std::int64_t r = 0;
-    for (; x.rows - r >= 4; r += 4) stream_rows<format, 4>(w, x, y, r, first, last);
-    switch (x.rows - r) {
-      case 3: stream_rows<format, 3>(w, x, y, r, first, last); break;
-      case 2: stream_rows<format, 2>(w, x, y, r, first, last); break;
-      case 1: stream_rows<format, 1>(w, x, y, r, first, last); break;
-      default: break;
-    }
+    for_row_tiles(x.rows, [&]<int M>(std::int64_t r) { stream_rows<format, M>(w, x, y, r, first, last); });
   }
 }
 
@@ -237,14 +243,7 @@ void multiply_tiles(const WeightMatrix& w, ConstRows x, Rows y, std::int64_t beg
       for (std::int64_t k = w.cols; k < stride; ++k) row[k] = 0.0f;
     }
     const Panel panel = {floats, first, stride};
-    std::int64_t r = 0;
-    for (; x.rows - r >= 4; r += 4) tile_rows<format, 4>(w, panel, x, y, r, last);
-    switch (x.rows - r) {
-      case 3: tile_rows<format, 3>(w, panel, x, y, r, last); break;
-      case 2: tile_rows<format, 2>(w, panel, x, y, r, last); break;
-      case 1: tile_rows<format, 1>(w, panel, x, y, r, last); break;
-      default: break;
-    }
+    for_row_tiles(x.rows, [&]<int M>(std::int64_t r) { tile_rows<format, M>(w, panel, x, y, r, last); });
   }
 }
 

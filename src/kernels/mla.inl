@@ -27,6 +27,11 @@ struct UnitScales {
 };
 constexpr UnitScales kUnitScales;
 
+template <CacheType type>
+constexpr WeightFormat kPageFormat = type == CacheType::F32    ? WeightFormat::F32
+                                     : type == CacheType::BF16 ? WeightFormat::BF16
+                                                               : WeightFormat::Fp8E8m0;
+
 /// Positions [begin, begin + count) of one page as rows of a matrix of `cols` columns: all C + R or the C of the latent.
 struct PageRun {
   std::int64_t page, begin, count;
@@ -34,7 +39,7 @@ struct PageRun {
 template <CacheType type>
 inline WeightMatrix page_matrix(const LatentRows& cache, const PageRun& run, std::int64_t cols) {
   WeightMatrix rows;
-  rows.format = type == CacheType::F32 ? WeightFormat::F32 : type == CacheType::BF16 ? WeightFormat::BF16 : WeightFormat::Fp8E8m0;
+  rows.format = kPageFormat<type>;
   rows.rows = run.count;
   rows.cols = cols;
   rows.data = cache.pages.data()[run.page];
@@ -150,9 +155,7 @@ inline void for_visible(const Attention& a, std::int64_t begin, std::int64_t blo
 /// One block of positions, up to `block_end`: scores, weights, contexts, merge.
 template <CacheType type>
 inline void attend_block(const Attention& a, const LatentRows& cache, std::int64_t begin, std::int64_t block_end) {
-  constexpr WeightFormat format = type == CacheType::F32    ? WeightFormat::F32
-                                  : type == CacheType::BF16 ? WeightFormat::BF16
-                                                            : WeightFormat::Fp8E8m0;
+  constexpr WeightFormat format = kPageFormat<type>;
   const std::int64_t latent = cache.latent_dim, width = latent + cache.rope_dim;
   for_visible(a, begin, block_end, [&](std::int64_t row, std::int64_t rows, std::int64_t from, std::int64_t to) {
     for_pages(cache, from, to - from, [&](const PageRun& run, std::int64_t offset) {

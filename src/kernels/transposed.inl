@@ -69,14 +69,7 @@ void add_transposed(const WeightMatrix& w, ConstRows x, Rows y, std::int64_t beg
         for (std::int64_t c = count; c % kPartLanes != 0; ++c) row[c] = 0.0f;
       }
       const TransposedPanel panel = {floats, first, rows};
-      std::int64_t r = 0;
-      for (; x.rows - r >= 4; r += 4) add_transposed_rows<4>(panel, x.slice(r, 4), out.slice(r, 4), count);
-      switch (x.rows - r) {
-        case 3: add_transposed_rows<3>(panel, x.slice(r, 3), out.slice(r, 3), count); break;
-        case 2: add_transposed_rows<2>(panel, x.slice(r, 2), out.slice(r, 2), count); break;
-        case 1: add_transposed_rows<1>(panel, x.slice(r, 1), out.slice(r, 1), count); break;
-        default: break;
-      }
+      for_row_tiles(x.rows, [&]<int M>(std::int64_t r) { add_transposed_rows<M>(panel, x.slice(r, M), out.slice(r, M), count); });
     }
   }
 }

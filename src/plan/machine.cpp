@@ -22,6 +22,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -68,6 +69,13 @@ std::uint64_t sum_plain(const std::uint64_t* words, std::int64_t count) {
 
 #if defined(__x86_64__)
 
+/// Of registers in memory.
+float sum_of_floats(const void* registers, std::size_t bytes) {
+  std::array<float, std::size_t{kChains} * 16> values{};
+  std::memcpy(values.data(), registers, bytes);
+  return std::accumulate(values.begin(), values.end(), 0.0f);
+}
+
 __attribute__((target("avx2,fma"))) float fma_avx2(std::int64_t rounds) {
   volatile float half = 0.5f, one = 1.0f;
   const __m256 a = _mm256_set1_ps(half), b = _mm256_set1_ps(one);
@@ -76,13 +84,7 @@ __attribute__((target("avx2,fma"))) float fma_avx2(std::int64_t rounds) {
   for (std::int64_t round = 0; round < rounds; ++round) {
     for (__m256& value : x) value = _mm256_fmadd_ps(value, a, b);
   }
-  float all[8];
-  float sum = 0;
-  for (const __m256& value : x) {
-    _mm256_storeu_ps(all, value);
-    for (const float part : all) sum += part;
-  }
-  return sum;
+  return sum_of_floats(x, sizeof(x));
 }
 
 __attribute__((target("avx512f"))) float fma_avx512(std::int64_t rounds) {
@@ -93,13 +95,7 @@ __attribute__((target("avx512f"))) float fma_avx512(std::int64_t rounds) {
   for (std::int64_t round = 0; round < rounds; ++round) {
     for (__m512& value : x) value = _mm512_fmadd_ps(value, a, b);
   }
-  float all[16];
-  float sum = 0;
-  for (const __m512& value : x) {
-    _mm512_storeu_ps(all, value);
-    for (const float part : all) sum += part;
-  }
-  return sum;
+  return sum_of_floats(x, sizeof(x));
 }
 
 __attribute__((target("avx512f,avx512bf16"))) float dot_bf16(std::int64_t rounds) {
@@ -111,13 +107,7 @@ __attribute__((target("avx512f,avx512bf16"))) float dot_bf16(std::int64_t rounds
   for (std::int64_t round = 0; round < rounds; ++round) {
     for (__m512& value : x) value = _mm512_dpbf16_ps(value, a, b);
   }
-  float all[16];
-  float sum = 0;
-  for (const __m512& value : x) {
-    _mm512_storeu_ps(all, value);
-    for (const float part : all) sum += part;
-  }
-  return sum;
+  return sum_of_floats(x, sizeof(x));
 }
 
 __attribute__((target("avx2"))) std::uint64_t sum_avx2(const std::uint64_t* words, std::int64_t count) {
