@@ -90,8 +90,16 @@ struct RouterParameters {
 struct Kernels {
   Isa isa;
 
-  /// y[:, begin..end) = x W^T for rows [begin, end) of `w`. x [m, w.cols], y [m, w.rows].
-  void (*matmul)(const WeightMatrix& w, ConstRows x, Rows y, std::int64_t begin, std::int64_t end);
+  /// Bytes of a row of `cols` activations in the order and precision in which products with such weights take them; 0 if they take
+  /// rows as they are.
+  std::int64_t (*packed_row_bytes)(WeightFormat format, std::int64_t cols);
+
+  /// The rows of x packed for such weights, without gaps; x has been rounded to bf16 unless `isa` computes in float32.
+  void (*pack)(WeightFormat format, ConstRows x, std::byte* out);
+
+  /// y[:, begin..end) = x W^T for rows [begin, end) of `w`. x [m, w.cols], y [m, w.rows]. Rows that many ranges share are better
+  /// packed before: otherwise each call does it.
+  void (*matmul)(const WeightMatrix& w, const Inputs& x, Rows y, std::int64_t begin, std::int64_t end);
 
   /// y[:, begin..end) = x W for columns [begin, end) of `w`: the absorbed product. x [m, w.rows], y [m, w.cols].
   /// `begin` is a multiple of 128. Rows are added in ascending order.

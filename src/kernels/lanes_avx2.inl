@@ -1,7 +1,10 @@
 // Sixteen float32 lanes as two 256-bit registers: AVX2, FMA and F16C. What each name means: lanes_scalar.inl.
 
+#include "kernels/scale_tables.h"
+
 #include <immintrin.h>
 
+#include <array>
 #include <cstdint>
 
 namespace calandra {
@@ -135,19 +138,26 @@ inline Lanes load_e4m3(const void* address, CodesSeen& seen) {
   return floats_of_halves(_mm256_and_si256(wide, _mm256_set1_epi16(-0x4080)));
 }
 
-/// The eight magnitudes are halves whose low byte is zero: a byte shuffle looks up the high byte.
-inline void load_e2m1(const void* address, Lanes& first, Lanes& second) {
-  const __m128i pairs = _mm_loadu_si128(static_cast<const __m128i_u*>(address));
-  const __m128i nibble = _mm_set1_epi8(15);
-  const __m128i high_bytes = _mm_setr_epi8(0x00, 0x38, 0x3C, 0x3E, 0x40, 0x42, 0x44, 0x46,  //
-                                           -0x80, -0x48, -0x44, -0x42, -0x40, -0x3E, -0x3C, -0x3A);
-  const __m128i even = _mm_shuffle_epi8(high_bytes, _mm_and_si128(pairs, nibble));
-  const __m128i odd = _mm_shuffle_epi8(high_bytes, _mm_and_si128(_mm_srli_epi16(pairs, 4), nibble));
-  const __m128i zero = _mm_setzero_si128();
-  const __m128i low = _mm_unpacklo_epi8(even, odd);
-  const __m128i high = _mm_unpackhi_epi8(even, odd);
-  first = {_mm256_cvtph_ps(_mm_unpacklo_epi8(zero, low)), _mm256_cvtph_ps(_mm_unpackhi_epi8(zero, low))};
-  second = {_mm256_cvtph_ps(_mm_unpacklo_epi8(zero, high)), _mm256_cvtph_ps(_mm_unpackhi_epi8(zero, high))};
+/// The two 16-byte tables as the halves of a register.
+inline __m256i load_halves_of(const std::array<std::uint8_t, 16>& low, const std::array<std::uint8_t, 16>& high) {
+  const __m256i first = _mm256_castsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(low.data())));
+  return _mm256_inserti128_si256(first, _mm_load_si128(reinterpret_cast<const __m128i*>(high.data())), 1);
+}
+
+/// Byte shuffles look up both bytes of the scaled bf16 numbers, each half of the register in the table of its scale. Two neighbours
+/// make a 32-bit lane, the upper half of which is a float as soon as the lower one is cleared.
+inline void load_mxfp4(const void* address, std::uint8_t first_scale, std::uint8_t last_scale, Lanes (&steps)[4]) {
+  const __m256i pairs = _mm256_loadu_si256(static_cast<const __m256i_u*>(address));
+  const ScaledE2m1 &first = kScaledE2m1[first_scale], &last = kScaledE2m1[last_scale];
+  const __m256i high_bytes = load_halves_of(first.high, last.high), low_bytes = load_halves_of(first.low, last.low);
+  const __m256i nibble = _mm256_set1_epi8(15), upper = _mm256_set1_epi32(-0x10000);
+  const __m256i codes[2] = {_mm256_and_si256(pairs, nibble), _mm256_and_si256(_mm256_srli_epi16(pairs, 4), nibble)};
+  for (int i = 0; i < 2; ++i) {  // even, then odd columns
+    const __m256i high = _mm256_shuffle_epi8(high_bytes, codes[i]), low = _mm256_shuffle_epi8(low_bytes, codes[i]);
+    const __m256i words[2] = {_mm256_unpacklo_epi8(low, high), _mm256_unpackhi_epi8(low, high)};
+    steps[i] = lanes_of(Words{_mm256_slli_epi32(words[0], 16), _mm256_slli_epi32(words[1], 16)});
+    steps[i + 2] = lanes_of(Words{_mm256_and_si256(words[0], upper), _mm256_and_si256(words[1], upper)});
+  }
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 // Sixteen float32 lanes as one 512-bit register: AVX-512 F, BW, VL and DQ. What each name means: lanes_scalar.inl.
 // The includer brings the intrinsics: <immintrin.h>, or an emulation of it in tests.
 
+#include "kernels/scale_tables.h"
+
 #include <cstdint>
 
 namespace calandra {
@@ -106,13 +108,17 @@ inline Lanes load_e4m3(const void* address, CodesSeen& seen) {
   return {_mm512_cvtph_ps(_mm256_and_si256(wide, _mm256_set1_epi16(-0x4080)))};
 }
 
-inline void load_e2m1(const void* address, Lanes& first, Lanes& second) {
-  const __m128i pairs = _mm_loadu_si128(static_cast<const __m128i*>(address));
-  const __m128i odd = _mm_srli_epi16(pairs, 4);                                         // a lookup uses the low four bits alone
+/// A 32-bit lane takes the codes of four neighbours and looks them up one after the other: only the low four bits count.
+inline void load_mxfp4(const void* address, std::uint8_t first_scale, std::uint8_t last_scale, Lanes (&steps)[4]) {
+  const __m512i codes = _mm512_cvtepu16_epi32(_mm256_permute4x64_epi64(load_32_bytes(address), 0xD8));
   const __m512 values = _mm512_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f,  //
                                        -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f);
-  first = {_mm512_permutexvar_ps(_mm512_cvtepu8_epi32(_mm_unpacklo_epi8(pairs, odd)), values)};
-  second = {_mm512_permutexvar_ps(_mm512_cvtepu8_epi32(_mm_unpackhi_epi8(pairs, odd)), values)};
+  // Quarters 0 and 2 of the lanes belong to the first 32 columns.
+  const __m512 scales = _mm512_mask_blend_ps(0xF0F0, _mm512_set1_ps(kE8m0[first_scale]), _mm512_set1_ps(kE8m0[last_scale]));
+  steps[0] = {_mm512_mul_ps(_mm512_permutexvar_ps(codes, values), scales)};
+  steps[1] = {_mm512_mul_ps(_mm512_permutexvar_ps(_mm512_srli_epi32(codes, 4), values), scales)};
+  steps[2] = {_mm512_mul_ps(_mm512_permutexvar_ps(_mm512_srli_epi32(codes, 8), values), scales)};
+  steps[3] = {_mm512_mul_ps(_mm512_permutexvar_ps(_mm512_srli_epi32(codes, 12), values), scales)};
 }
 
 }  // namespace

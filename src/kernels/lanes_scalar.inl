@@ -5,6 +5,7 @@
 // below; decoders of stored weights; and the shapes of tiles. Like every .inl of this folder it belongs to one translation unit: all names are in an unnamed namespace, so
 // that code made for one instruction set can never be linked in place of another's.
 
+#include "kernels/scale_tables.h"
 #include "tensor/element.h"
 
 #include <cstddef>
@@ -168,12 +169,17 @@ inline Lanes load_e4m3(const void* address, CodesSeen& /*seen*/) {
   const auto* codes = static_cast<const std::uint8_t*>(address);
   return each_lane<Lanes>([&](int i) { return e4m3_decode(codes[i]); });
 }
-/// Sixteen codes in 8 bytes, the even one in the low bits, and the sixteen behind them.
-inline void load_e2m1(const void* address, Lanes& first, Lanes& second) {
+/// 64 columns of e2m1 codes in 32 bytes, with the scale of the first and of the last 32: lane i of step s is column
+/// 4 j + s for j = 0-3, 8-11, 4-7, 12-15. This is what halves of a register that are unpacked on their own give.
+inline void load_mxfp4(const void* address, std::uint8_t first_scale, std::uint8_t last_scale, Lanes (&steps)[4]) {
   const auto* pairs = static_cast<const std::uint8_t*>(address);
-  const auto decode = [pairs](int i) { return e2m1_decode(static_cast<std::uint8_t>(pairs[i / 2] >> (i % 2 * 4) & 15)); };
-  first = each_lane<Lanes>(decode);
-  second = each_lane<Lanes>([&](int i) { return decode(i + 16); });
+  for (int s = 0; s < 4; ++s) {
+    steps[s] = each_lane<Lanes>([&](int i) {
+      const int column = 4 * (i / 4 == 1 || i / 4 == 2 ? i ^ 12 : i) + s;
+      const auto code = static_cast<std::uint8_t>(pairs[column / 2] >> (column % 2 * 4) & 15);
+      return e2m1_decode(code) * kE8m0[column < 32 ? first_scale : last_scale];
+    });
+  }
 }
 
 }  // namespace

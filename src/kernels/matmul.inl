@@ -1,7 +1,10 @@
 // y = x W^T and single rows of W. Order of operations (docs/numerics.md): blocks of 128 columns, in each 8 steps of 16; lane i
-// of step j takes column 128 b + 16 j + i of both operands; missing lanes of a ragged end are zeros on both sides.
+// of step j takes column 128 b + 16 j + i of both operands, with MXFP4 weights those of load_mxfp4; missing lanes of a ragged end are
+// zeros on both sides.
 // Power-of-two scales belong to the decoded weight; with F32 scales a block has lanes of its own, which one fused
 // multiply-add with the scale adds to the running lanes. One tree adds the lanes. Virtual shards are added in order.
+//
+// Rows of x that meet MXFP4 weights are packed in the order in which their columns are decoded (load_mxfp4).
 //
 // There are two ways, with the same order for every output, so that neither its neighbours nor the cut matter:
 // - streams, for a few rows of x: weights are decoded in registers and used for up to 4 rows. Bytes: a weight is read from
@@ -13,6 +16,7 @@
 #include "kernels/scratch.h"
 
 #include <cstdint>
+#include <cstring>
 #include <limits>
 
 namespace calandra {
@@ -54,9 +58,9 @@ struct Streams {
 };
 
 template <WeightFormat format>
-inline void prefetch_block(const std::byte* codes) {
+inline void prefetch_run(const std::byte* codes) {
   constexpr std::int64_t kLine = 64;
-  for (std::int64_t byte = 0; byte < code_bytes<format>(kScaleBlock); byte += kLine) __builtin_prefetch(codes + byte);
+  for (std::int64_t byte = 0; byte < code_bytes<format>(kRunColumns<format>); byte += kLine) __builtin_prefetch(codes + byte);
 }
 
 template <int M, int N>
@@ -66,31 +70,31 @@ inline void set_zero(Lanes (&lanes)[M][N]) {
   }
 }
 
-/// sums[m][n] += lanes of x[m] * w[n] over columns [k, k + count), all in one scale block. F32 scales are left out, and with
-/// them the unit.
+/// sums[m][n] += lanes of x[m] * w[n] over columns [k, k + count), with FP8 weights all in one scale block. F32 scales are left
+/// out, and with them the unit.
 template <WeightFormat format, int M, int N>
-inline void add_block(ConstRows x, const Streams<N>& w, std::int64_t k, std::int64_t count, CodesSeen (&seen)[N],
-                      Lanes (&sums)[M][N]) {
+inline void add_columns(ConstRows x, const Streams<N>& w, std::int64_t k, std::int64_t count, CodesSeen (&seen)[N],
+                        Lanes (&sums)[M][N]) {
   Lanes multiplier[N];
-  for (int n = 0; n < N; ++n) {
-    prefetch_block<format>(w.rows[n].codes + code_bytes<format>(k) + w.next_bytes);
-    if constexpr (format == WeightFormat::Fp8E8m0) multiplier[n] = multiplier_at<format>(w.rows[n], k);
+  if constexpr (format == WeightFormat::Fp8E8m0) {
+    for (int n = 0; n < N; ++n) multiplier[n] = broadcast(multiplier_of<format>(w.rows[n], k));
   }
-  const auto add_pair = [&](std::int64_t c, std::int64_t columns) __attribute__((always_inline)) {
+  const auto add_run = [&](std::int64_t c, std::int64_t columns) __attribute__((always_inline)) {
     for (int n = 0; n < N; ++n) {
-      Pair weights = load_codes<format>(w.rows[n], c, columns, seen[n]);
-      if constexpr (format == WeightFormat::Fp8E8m0) weights = weights * multiplier[n];
-      if constexpr (format == WeightFormat::Mxfp4) weights = weights * multiplier_at<format>(w.rows[n], c);
+      prefetch_run<format>(w.rows[n].codes + code_bytes<format>(c) + w.next_bytes);
+      Run<format> weights = load_weights<format>(w.rows[n], c, columns, seen[n]);
+      if constexpr (format == WeightFormat::Fp8E8m0) {
+        for (Lanes& lanes : weights.lanes) lanes = lanes * multiplier[n];
+      }
       for (int m = 0; m < M; ++m) {
-        const Pair inputs = load_pair(x.row(m) + c, columns);
-        sums[m][n] = fma(inputs.first, weights.first, sums[m][n]);
-        sums[m][n] = fma(inputs.second, weights.second, sums[m][n]);
+        const Run<format> inputs = load_inputs<format>(x.row(m) + c, columns);
+        for (int i = 0; i < kRunLanes<format>; ++i) sums[m][n] = fma(inputs.lanes[i], weights.lanes[i], sums[m][n]);
       }
     }
   };
   std::int64_t c = k;
-  for (; k + count - c >= kPairColumns; c += kPairColumns) add_pair(c, kPairColumns);
-  if (c < k + count) add_pair(c, k + count - c);
+  for (; k + count - c >= kRunColumns<format>; c += kRunColumns<format>) add_run(c, kRunColumns<format>);
+  if (c < k + count) add_run(c, k + count - c);
 }
 
 /// Dot products of M rows of x and N weight rows over the columns [begin, end) of one shard.
@@ -100,19 +104,23 @@ inline void stream_dots(ConstRows x, const Streams<N>& w, std::int64_t begin, st
   set_zero(sums);
   CodesSeen seen[N];
   for (CodesSeen& codes : seen) codes = no_codes_seen();
-  for (std::int64_t k = begin; k < end; k += kScaleBlock) {
-    const std::int64_t count = end - k < kScaleBlock ? end - k : kScaleBlock;
-    if constexpr (format == WeightFormat::Fp8) {
-      Lanes block[M][N];
-      set_zero(block);
-      add_block<format, M, N>(x, w, k, count, seen, block);
-      for (int n = 0; n < N; ++n) {
-        const Lanes scale = multiplier_at<format>(w.rows[n], k);
-        for (int m = 0; m < M; ++m) sums[m][n] = fma(block[m][n], scale, sums[m][n]);
+  if constexpr (kIsFp8<format>) {
+    for (std::int64_t k = begin; k < end; k += kScaleBlock) {
+      const std::int64_t count = end - k < kScaleBlock ? end - k : kScaleBlock;
+      if constexpr (format == WeightFormat::Fp8E8m0) {
+        add_columns<format, M, N>(x, w, k, count, seen, sums);
+      } else {
+        Lanes block[M][N];
+        set_zero(block);
+        add_columns<format, M, N>(x, w, k, count, seen, block);
+        for (int n = 0; n < N; ++n) {
+          const Lanes scale = broadcast(multiplier_of<format>(w.rows[n], k));
+          for (int m = 0; m < M; ++m) sums[m][n] = fma(block[m][n], scale, sums[m][n]);
+        }
       }
-    } else {
-      add_block<format, M, N>(x, w, k, count, seen, sums);
     }
+  } else {
+    add_columns<format, M, N>(x, w, begin, end - begin, seen, sums);
   }
   for (int n = 0; n < N; ++n) {
     for (int m = 0; m < M; ++m) dots[m][n] = any_nan(seen[n]) ? std::numeric_limits<float>::quiet_NaN() : sum(sums[m][n]);
@@ -150,7 +158,7 @@ void multiply_streams(const WeightMatrix& w, ConstRows x, Rows y, std::int64_t b
 
 // --------------------------------------------------------------------------------------------------------- tiles
 
-/// Weight rows from `first_row` on as floats, a multiple of 16 in a row, zeros behind the columns. F32 scales are left out,
+/// Weight rows from `first_row` on as floats, whole runs in a row, zeros behind the columns. F32 scales are left out,
 /// and with them the unit.
 struct Panel {
   const float* data;
@@ -158,6 +166,12 @@ struct Panel {
   std::int64_t stride;
   const float* row(std::int64_t n) const { return data + (n - first_row) * stride; }
 };
+
+/// `cols`, filled up to whole runs.
+template <WeightFormat format>
+constexpr std::int64_t whole_runs(std::int64_t cols) {
+  return (cols + kRunColumns<format> - 1) / kRunColumns<format> * kRunColumns<format>;
+}
 
 /// Dot products of M rows of x and panel rows [n, n + N) over the columns [begin, end) of one shard. The registers of a lane
 /// set pass one after the other over a span of columns that, with both operands, stays in L1.
@@ -173,7 +187,8 @@ inline void tile_dots(const WeightMatrix& w, const Panel& panel, ConstRows x, st
     }
   }
   for (std::int64_t k = begin; k < end; k += kSpan) {
-    const std::int64_t count = end - k < kSpan ? end - k : kSpan;
+    const std::int64_t rest = end - k < kSpan ? end - k : kSpan;
+    const std::int64_t count = kReordered<format> ? whole_runs<format>(rest) : rest;
     const std::int64_t whole = count / 16 * 16;
     float padded[M][16];
     if (whole < count) {
@@ -230,7 +245,7 @@ void tile_rows(const WeightMatrix& w, const Panel& panel, ConstRows x, Rows y, s
 
 template <WeightFormat format>
 void multiply_tiles(const WeightMatrix& w, ConstRows x, Rows y, std::int64_t begin, std::int64_t end) {
-  const std::int64_t stride = (w.cols + 15) / 16 * 16;
+  const std::int64_t stride = whole_runs<format>(w.cols);
   const std::int64_t tiles = kPanelFloats / stride / kTileOutputs;
   const std::int64_t fitting = kTileOutputs * (tiles > 0 ? tiles : 1);
   const std::int64_t strip = end - begin < fitting ? end - begin : fitting;
@@ -238,9 +253,7 @@ void multiply_tiles(const WeightMatrix& w, ConstRows x, Rows y, std::int64_t beg
   for (std::int64_t first = begin; first < end; first += strip) {
     const std::int64_t last = end - first < strip ? end : first + strip;
     for (std::int64_t n = first; n < last; ++n) {
-      float* row = floats + (n - first) * stride;
-      decode_columns<format, format != WeightFormat::Fp8>(row_of<format>(w, n), 0, w.cols, row);
-      for (std::int64_t k = w.cols; k < stride; ++k) row[k] = 0.0f;
+      decode_columns<format, format != WeightFormat::Fp8, true>(row_of<format>(w, n), 0, w.cols, floats + (n - first) * stride);
     }
     const Panel panel = {floats, first, stride};
     for_row_tiles(x.rows, [&]<int M>(std::int64_t r) { tile_rows<format, M>(w, panel, x, y, r, last); });
@@ -249,19 +262,69 @@ void multiply_tiles(const WeightMatrix& w, ConstRows x, Rows y, std::int64_t beg
 
 // --------------------------------------------------------------------------------------------------- entry points
 
+inline std::int64_t packed_row_bytes(WeightFormat format, std::int64_t cols) {
+  if (format != WeightFormat::Mxfp4) return 0;
+  return whole_runs<WeightFormat::Mxfp4>(cols) * static_cast<std::int64_t>(sizeof(float));
+}
+
+/// Four floats: code of the compilers for any processor.
+using Quad = float __attribute__((vector_size(16)));
+
+/// 64 columns in the order of a run: quads of neighbours, four at a time, with rows and columns exchanged.
+inline void pack_run(const float* from, float* run) {
+  for (std::int64_t quad = 0; quad < 4; ++quad) {
+    Quad rows[4];
+    std::memcpy(rows, from + 16 * quad, sizeof(rows));
+    const Quad low01 = __builtin_shufflevector(rows[0], rows[1], 0, 4, 1, 5),
+               low23 = __builtin_shufflevector(rows[2], rows[3], 0, 4, 1, 5);
+    const Quad high01 = __builtin_shufflevector(rows[0], rows[1], 2, 6, 3, 7),
+               high23 = __builtin_shufflevector(rows[2], rows[3], 2, 6, 3, 7);
+    const Quad columns[4] = {__builtin_shufflevector(low01, low23, 0, 1, 4, 5), __builtin_shufflevector(low01, low23, 2, 3, 6, 7),
+                             __builtin_shufflevector(high01, high23, 0, 1, 4, 5),
+                             __builtin_shufflevector(high01, high23, 2, 3, 6, 7)};
+    for (std::int64_t step = 0; step < 4; ++step) std::memcpy(run + place_in_run(16 * quad + step), &columns[step], sizeof(Quad));
+  }
+}
+
+inline void pack(WeightFormat format, ConstRows x, std::byte* out) {
+  constexpr std::int64_t kColumns = kRunColumns<WeightFormat::Mxfp4>;
+  const std::int64_t row_bytes = packed_row_bytes(format, x.cols);
+  for (std::int64_t r = 0; r < x.rows; ++r) {
+    const float* from = x.row(r);
+    auto* to = reinterpret_cast<float*>(out + r * row_bytes);
+    const std::int64_t whole = x.cols / kColumns * kColumns;
+    for (std::int64_t k = 0; k < whole; k += kColumns) pack_run(from + k, to + k);
+    if (whole == x.cols) continue;
+    float padded[kColumns] = {};
+    std::memcpy(padded, from + whole, static_cast<std::size_t>(x.cols - whole) * sizeof(float));
+    pack_run(padded, to + whole);
+  }
+}
+
 template <WeightFormat format>
-inline void multiply(const WeightMatrix& w, ConstRows x, Rows y, std::int64_t begin, std::int64_t end) {
-  if (begin >= end || x.rows == 0) return;
+inline void multiply(const WeightMatrix& w, const Inputs& inputs, Rows y, std::int64_t begin, std::int64_t end) {
+  if (begin >= end || inputs.rows == 0) return;
+  ConstRows x = {reinterpret_cast<const float*>(inputs.data), inputs.rows, inputs.cols,
+                 inputs.row_bytes / static_cast<std::int64_t>(sizeof(float))};
+  if constexpr (kReordered<format>) {
+    if (!inputs.packed) {
+      x.stride = whole_runs<format>(x.cols);
+      float* const packed = scratch(ScratchUse::Packed, x.rows * x.stride);
+      pack(format, ConstRows{x.data, x.rows, x.cols, inputs.row_bytes / static_cast<std::int64_t>(sizeof(float))},
+           reinterpret_cast<std::byte*>(packed));
+      x.data = packed;
+    }
+  }
   x.rows <= kMostStreamed ? multiply_streams<format>(w, x, y, begin, end) : multiply_tiles<format>(w, x, y, begin, end);
 }
 
-inline void matmul(const WeightMatrix& w, ConstRows x, Rows y, std::int64_t begin, std::int64_t end) {
+inline void matmul(const WeightMatrix& w, const Inputs& x, Rows y, std::int64_t begin, std::int64_t end) {
   with_format(w.format, [&]<WeightFormat format>() { multiply<format>(w, x, y, begin, end); });
 }
 
 inline void decode_row(const WeightMatrix& w, std::int64_t row, std::span<float> out) {
   with_format(w.format,
-              [&]<WeightFormat format>() { decode_columns<format, true>(row_of<format>(w, row), 0, w.cols, out.data()); });
+              [&]<WeightFormat format>() { decode_columns<format, true, false>(row_of<format>(w, row), 0, w.cols, out.data()); });
 }
 
 }  // namespace

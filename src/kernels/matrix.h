@@ -24,6 +24,32 @@ struct RowsOf {
 using Rows = RowsOf<float>;
 using ConstRows = RowsOf<const float>;
 
+/// Rows of activations that enter a product: as they are, or packed for the format of the weight by Kernels::pack.
+struct Inputs {
+  const std::byte* data = nullptr;
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+  std::int64_t row_bytes = 0;  // row r starts at data + r * row_bytes
+  bool packed = false;
+
+  Inputs(ConstRows x)
+      : data(reinterpret_cast<const std::byte*>(x.data)),
+        rows(x.rows),
+        cols(x.cols),
+        row_bytes(x.stride * static_cast<std::int64_t>(sizeof(float))) {}
+  Inputs(Rows x) : Inputs(ConstRows(x)) {}
+  Inputs(const std::byte* first, std::int64_t num_rows, std::int64_t num_cols, std::int64_t bytes_of_row)
+      : data(first), rows(num_rows), cols(num_cols), row_bytes(bytes_of_row), packed(true) {}
+
+  /// Rows [begin, begin + count).
+  Inputs slice(std::int64_t begin, std::int64_t count) const {
+    Inputs part = *this;
+    part.data += begin * row_bytes;
+    part.rows = count;
+    return part;
+  }
+};
+
 /// How the elements of a stored weight [rows = outputs, cols = inputs] become numbers.
 enum class WeightFormat : std::uint8_t {
   F32,

@@ -28,6 +28,8 @@ inline void route(std::span<const float> logits, std::span<const float> bias, co
 constexpr Kernels make_table(Isa isa) {
   return {
       .isa = isa,
+      .packed_row_bytes = packed_row_bytes,
+      .pack = pack,
       .matmul = matmul,
       .matmul_transposed = matmul_transposed,
       .decode_row = decode_row,

@@ -65,7 +65,7 @@ void add_transposed(const WeightMatrix& w, ConstRows x, Rows y, std::int64_t beg
       const std::int64_t rows = w.rows - first < kTransposedRows ? w.rows - first : kTransposedRows;
       for (std::int64_t n = 0; n < rows; ++n) {
         float* row = floats + n * kScaleBlock;
-        decode_columns<format, true>(row_of<format>(w, first + n), k, count, row);
+        decode_columns<format, true, false>(row_of<format>(w, first + n), k, count, row);
         for (std::int64_t c = count; c % kPartLanes != 0; ++c) row[c] = 0.0f;
       }
       const TransposedPanel panel = {floats, first, rows};

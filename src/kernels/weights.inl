@@ -1,8 +1,8 @@
 // Stored weights as lanes: neighbours of one row, decoded exactly.
 
 #include "kernels/kernels.h"
+#include "kernels/scale_tables.h"
 
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -10,17 +10,6 @@
 
 namespace calandra {
 namespace {
-
-/// e8m0 bytes as numbers: a table, because a call for every group of 32 weights would empty the vector registers.
-struct E8m0Table {
-  float values[256] = {};
-  constexpr E8m0Table() {
-    for (std::uint32_t byte = 0; byte < 255; ++byte) values[byte] = std::bit_cast<float>(byte << 23);
-    values[0] = std::bit_cast<float>(0x00400000u);  // 2^-127, a subnormal
-    values[255] = std::numeric_limits<float>::quiet_NaN();
-  }
-};
-constexpr E8m0Table kE8m0;
 
 /// Where the codes and the scales of one row start.
 struct WeightRow {
@@ -61,95 +50,106 @@ inline WeightRow row_of(const WeightMatrix& w, std::int64_t row) {
   return {};
 }
 
-/// The multiplier of column k: an F32 block scale or a power of two; none for plain formats.
 template <WeightFormat format>
-inline float scale_at(WeightRow row, std::int64_t k) {
-  if constexpr (format == WeightFormat::Fp8) {
-    float scale;
-    std::memcpy(&scale, row.scales + k / kScaleBlock * 4, sizeof(scale));
-    return scale;
-  } else {
-    const std::int64_t group = format == WeightFormat::Mxfp4 ? kMxGroup : kScaleBlock;
-    return kE8m0.values[std::to_integer<unsigned>(row.scales[k / group])];
-  }
-}
+constexpr bool kIsFp8 = format == WeightFormat::Fp8 || format == WeightFormat::Fp8E8m0;
 
-/// Decoders give the number that a code means divided by this power of two, whatever is cheapest to make.
-template <WeightFormat format>
-constexpr float kUnit = format == WeightFormat::Fp8 || format == WeightFormat::Fp8E8m0 ? kE4m3Unit : 1.0f;
-
-template <WeightFormat format>
-constexpr bool kIsScaled = format == WeightFormat::Fp8 || format == WeightFormat::Fp8E8m0 || format == WeightFormat::Mxfp4;
-
-/// What turns the codes around column k into numbers. Exact up to kMostFp8Scale.
+/// What turns the FP8 codes around column k into numbers: the scale of their block, and the unit of the decoder. Exact up to kMostFp8Scale.
 template <WeightFormat format>
 inline float multiplier_of(WeightRow row, std::int64_t k) {
-  return scale_at<format>(row, k) * kUnit<format>;
-}
-template <WeightFormat format>
-inline Lanes multiplier_at(WeightRow row, std::int64_t k) {
-  return broadcast(multiplier_of<format>(row, k));
+  static_assert(kIsFp8<format>);
+  const std::int64_t block = k / kScaleBlock;
+  if constexpr (format == WeightFormat::Fp8E8m0) return kE8m0[std::to_integer<std::size_t>(row.scales[block])] * kE4m3Unit;
+  float scale;
+  std::memcpy(&scale, row.scales + block * 4, sizeof(scale));
+  return scale * kE4m3Unit;
 }
 
-/// Two runs of sixteen neighbours.
-struct Pair {
-  Lanes first, second;
+/// Lanes that are decoded together: neighbouring columns, in order; for MXFP4 four steps through 64 columns (load_mxfp4).
+template <WeightFormat format>
+constexpr int kRunLanes = format == WeightFormat::Mxfp4 ? 4 : 2;
+template <WeightFormat format>
+constexpr std::int64_t kRunColumns = std::int64_t{16} * kRunLanes<format>;
+static_assert(kRunColumns<WeightFormat::Mxfp4> == 2 * kMxGroup);
+
+template <WeightFormat format>
+struct Run {
+  Lanes lanes[kRunLanes<format>];
 };
-constexpr std::int64_t kPairColumns = 32;
-static_assert(kPairColumns == kMxGroup);
 
-inline Pair operator*(const Pair& x, Lanes factor) { return {x.first * factor, x.second * factor}; }
+/// Whether a run holds its columns in another order than the rows of x: those are packed.
+template <WeightFormat format>
+constexpr bool kReordered = format == WeightFormat::Mxfp4;
 
 template <WeightFormat format>
-inline Pair decode_pair(const std::byte* codes, CodesSeen& seen) {
+inline Run<format> decode_run(const std::byte* codes, CodesSeen& seen) {
   switch (format) {
     case WeightFormat::F32: return {load(codes), load(codes + 64)};
     case WeightFormat::BF16: return {load_bf16(codes), load_bf16(codes + 32)};
     case WeightFormat::F16: return {load_f16(codes), load_f16(codes + 32)};
     case WeightFormat::Fp8:
     case WeightFormat::Fp8E8m0: return {load_e4m3(codes, seen), load_e4m3(codes + 16, seen)};
-    case WeightFormat::Mxfp4: {
-      Pair pair;
-      load_e2m1(codes, pair.first, pair.second);
-      return pair;
-    }
+    case WeightFormat::Mxfp4: break;
   }
-  return {zero_lanes(), zero_lanes()};
+  return {};
 }
 
-/// Codes of columns [k, k + count), count at most 32, in units; other lanes hold some finite number. Reads no byte of
-/// another column, but for the other half of a last e2m1 byte.
+/// A run of columns [k, k + count), count at most kRunColumns. FP8 codes are in units, without their scales; zeros stand beyond the
+/// count. Reads no byte of another column, but for the other half of a last e2m1 byte.
 template <WeightFormat format>
-inline Pair load_codes(WeightRow row, std::int64_t k, std::int64_t count, CodesSeen& seen) {
+inline Run<format> load_weights(WeightRow row, std::int64_t k, std::int64_t count, CodesSeen& seen) {
   const std::byte* codes = row.codes + code_bytes<format>(k);
-  if (count == kPairColumns) return decode_pair<format>(codes, seen);
-  std::byte padded[4 * kPairColumns] = {};
-  std::memcpy(padded, codes, static_cast<std::size_t>(code_bytes<format>(count)));
-  return decode_pair<format>(padded, seen);
+  std::byte padded[4 * kRunColumns<format>];
+  if (count < kRunColumns<format>) {
+    std::memset(padded, 0, sizeof(padded));
+    std::memcpy(padded, codes, static_cast<std::size_t>(code_bytes<format>(count)));
+    codes = padded;
+  }
+  if constexpr (format == WeightFormat::Mxfp4) {
+    const auto scale = [&](std::int64_t group) { return std::to_integer<std::uint8_t>(row.scales[k / kMxGroup + group]); };
+    Run<format> run;
+    load_mxfp4(codes, scale(0), count > kMxGroup ? scale(1) : std::uint8_t{0}, run.lanes);
+    return run;
+  } else {
+    return decode_run<format>(codes, seen);
+  }
 }
 
-inline Pair load_pair(const float* address, std::int64_t count) {
-  if (count == kPairColumns) return {load(address), load(address + 16)};
-  if (count <= 16) return {load_some(address, count), zero_lanes()};
-  return {load(address), load_some(address + 16, count - 16)};
-}
-inline void store_pair(float* address, const Pair& x, std::int64_t count) {
-  store_some(address, x.first, count < 16 ? count : 16);
-  if (count > 16) store_some(address + 16, x.second, count - 16);
+/// A run of x: `count` columns of a row as it is, or as they are packed.
+template <WeightFormat format>
+inline Run<format> load_inputs(const float* address, std::int64_t count) {
+  Run<format> run;
+  for (int i = 0; i < kRunLanes<format>; ++i) {
+    const std::int64_t rest = count - std::int64_t{16} * i;
+    run.lanes[i] = kReordered<format> || rest >= 16 ? load(address + std::int64_t{16} * i)
+                   : rest > 0                       ? load_some(address + std::int64_t{16} * i, rest)
+                                                    : zero_lanes();
+  }
+  return run;
 }
 
-/// Columns [0, count) from column `begin` on, a multiple of 128, as floats: numbers, or codes in units if not `scaled`.
-template <WeightFormat format, bool scaled>
+/// Where column c of a run of MXFP4 stands in it (load_mxfp4).
+constexpr std::int64_t place_in_run(std::int64_t c) {
+  const std::int64_t j = c / 4;
+  return 16 * (c % 4) + (j / 4 == 1 || j / 4 == 2 ? j ^ 12 : j);
+}
+
+/// Columns [begin, begin + count), `begin` a multiple of 128, as floats. Not `scaled`: FP8 codes in units. `in_runs`: in the order of runs, the
+/// last one filled up with zeros.
+template <WeightFormat format, bool scaled, bool in_runs>
 void decode_columns(WeightRow row, std::int64_t begin, std::int64_t count, float* out) {
   CodesSeen seen = no_codes_seen();
-  for (std::int64_t done = 0; done < count; done += kPairColumns) {
-    const std::int64_t some = count - done < kPairColumns ? count - done : kPairColumns;
-    const Pair codes = load_codes<format>(row, begin + done, some, seen);
-    if constexpr (scaled && kIsScaled<format>) {
-      store_pair(out + done, codes * multiplier_at<format>(row, begin + done), some);
-    } else {
-      store_pair(out + done, codes, some);
+  for (std::int64_t done = 0; done < count; done += kRunColumns<format>) {
+    const std::int64_t some = count - done < kRunColumns<format> ? count - done : kRunColumns<format>;
+    Run<format> run = load_weights<format>(row, begin + done, some, seen);
+    if constexpr (scaled && kIsFp8<format>) {
+      const Lanes multiplier = broadcast(multiplier_of<format>(row, begin + done));
+      for (Lanes& lanes : run.lanes) lanes = lanes * multiplier;
     }
+    float numbers[kRunColumns<format>];
+    float* const at = in_runs || (some == kRunColumns<format> && !kReordered<format>) ? out + done : numbers;
+    for (int i = 0; i < kRunLanes<format>; ++i) store(at + std::int64_t{16} * i, run.lanes[i]);
+    if (at != numbers) continue;
+    for (std::int64_t c = 0; c < some; ++c) out[done + c] = numbers[kReordered<format> ? place_in_run(c) : c];
   }
   if (!any_nan(seen)) return;
   for (std::int64_t i = 0; i < count; ++i) {  // only e4m3 has such codes

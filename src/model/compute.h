@@ -1,6 +1,7 @@
 #pragma once
 // How a forward pass computes: which kernels, which threads, and in what precision activations enter a product.
 
+#include "base/aligned.h"
 #include "base/thread_pool.h"
 #include "kernels/kernels.h"
 #include "memory/layout.h"
@@ -76,7 +77,10 @@ class Compute {
   void gated(std::span<const GatedProduct> products);
 
  private:
-  ConstRows input_for(const WeightMatrix& w, ConstRows x, std::size_t slot);
+  std::size_t add_input(const WeightMatrix& w, ConstRows x);
+  ConstRows quantised(const WeightMatrix& w, ConstRows x);
+  void begin_products();
+  void pack_inputs();
   template <class Item, class Body>
   void for_strips(std::span<const Item> items, Body body);
 
@@ -85,8 +89,22 @@ class Compute {
   Activations activations_;
   bool power_of_two_scales_;  // of Fp8 activations
   std::vector<std::int64_t> first_strip_;
-  std::vector<ConstRows> inputs_;
-  std::vector<std::vector<float>> quantised_;  // inputs, in Fp8 mode
+
+  /// Rows that products of the present call share.
+  struct Input {
+    const float* original;  // with the format: whose input it is
+    WeightFormat format;
+    ConstRows x;
+    std::int64_t packed_row_bytes;  // 0: taken as they are
+    std::int64_t first_packed_row;  // of the rows of all inputs that are packed
+    std::int64_t first_byte;        // in packed_
+    Inputs rows;                    // what the kernel is given
+  };
+  std::vector<Input> inputs_;
+  std::vector<std::size_t> input_of_;  // of the products, or of their two weights
+  AlignedArray<std::byte> packed_;
+  std::vector<std::vector<float>> quantised_;  // copies of rows, in Fp8 mode
+  std::size_t num_quantised_ = 0;
 };
 
 }  // namespace calandra

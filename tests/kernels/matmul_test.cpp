@@ -68,6 +68,13 @@ TEST(Matmul, EveryFormatAndRaggedShapeMatchesFloat64) {
   }
 }
 
+/// Column of a block of 128 that a lane takes in a step.
+std::int64_t column_of(WeightFormat format, std::int64_t step, std::int64_t lane) {
+  if (format != WeightFormat::Mxfp4) return 16 * step + lane;
+  constexpr std::int64_t kPlaces[16] = {0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 6, 7, 12, 13, 14, 15};
+  return step / 4 * 64 + 4 * kPlaces[lane] + step % 4;
+}
+
 /// One output in the order of docs/numerics.md, one lane after the other. Codes and scales are taken from the tensor room.
 float documented_order(const StoredWeight& w, std::span<const float> x, std::int64_t n) {
   float total = 0;
@@ -83,9 +90,9 @@ float documented_order(const StoredWeight& w, std::span<const float> x, std::int
         const std::int64_t index = (w.view.first_row + n) / 128 * ceil_div(w.view.cols, 128) + block / 128;
         scale = load_unaligned<float>(w.view.scales + 4 * index);
       }
-      for (std::int64_t step = block; step < std::min(block + 128, end); step += 16) {
+      for (std::int64_t step = 0; step < 8; ++step) {
         for (std::int64_t lane = 0; lane < 16; ++lane) {
-          const std::int64_t k = step + lane;
+          const std::int64_t k = block + column_of(w.view.format, step, lane);
           const bool there = k < end;
           const float weight = there ? static_cast<float>(w.at(n, k) / static_cast<double>(scale)) : 0.0f;
           lanes[lane] = std::fma(there ? x[static_cast<std::size_t>(k)] : 0.0f, weight, lanes[lane]);
