@@ -96,6 +96,7 @@ step_isa() {
   local -a isas=(scalar)
   ! grep -qw avx2 /proc/cpuinfo || isas+=(avx2)
   ! grep -qw avx512dq /proc/cpuinfo || isas+=(avx512)
+  ! grep -qw avx512_bf16 /proc/cpuinfo || isas+=(avx512bf16)
   release_with_tests
   for isa in "${isas[@]}"; do
     say "CALANDRA_ISA=$isa"

@@ -44,7 +44,6 @@ BenchOptions bench_options(const BenchArguments& arguments, const Model& model) 
   options.rounds = arguments.rounds.value_or(arguments.exclusive ? kExclusiveBenchRounds : kBenchRounds);
   options.machine.threads = model.compute().threads().num_threads();
   options.machine.isa = model.compute().kernels().isa;
-  options.machine.bf16_inputs = model.options().activations == Activations::Bf16;
   return options;
 }
 

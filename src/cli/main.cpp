@@ -277,7 +277,7 @@ on a pipe the answer is printed without the reasoning before it. Otherwise a cha
 Ctrl-C stops the answer, not the chat. Reasoning is dimmed on a terminal; NO_COLOR is honoured.
 Lines typed in a chat are kept for its arrow keys in ~/.local/state/calandra/history (or below XDG_STATE_HOME);
 CALANDRA_HISTORY names another file, or none if it is empty.
-Environment: HF_HUB_CACHE, HF_HOME and XDG_CACHE_HOME say where the Hugging Face cache is; CALANDRA_ISA=scalar|avx2|avx512
+Environment: HF_HUB_CACHE, HF_HOME and XDG_CACHE_HOME say where the Hugging Face cache is; CALANDRA_ISA=scalar|avx2|avx512|avx512bf16
 chooses the instruction set; NO_COLOR.
 Exit codes: 0; 1 for an error; 2 for a command line that is not understood; 130 if Ctrl-C stopped the one text.)");
     a.model.model = CALANDRA_BUNDLED_MODEL;

@@ -8,16 +8,18 @@
 namespace calandra {
 namespace {
 
-/// Null if this build has no such table.
+/// Null if this build has no such table. Runs code of that instruction set.
 const Kernels* table_of(Isa isa) {
   switch (isa) {
     case Isa::Scalar: return &kScalarKernels;
 #if defined(__x86_64__)
     case Isa::Avx2: return &kAvx2Kernels;
     case Isa::Avx512: return &kAvx512Kernels;
+    case Isa::Avx512Bf16: return &avx512_bf16_kernels();
 #else
     case Isa::Avx2:
-    case Isa::Avx512: return nullptr;
+    case Isa::Avx512:
+    case Isa::Avx512Bf16: return nullptr;
 #endif
   }
   return nullptr;
@@ -29,12 +31,13 @@ bool processor_has(Isa isa) {
   __builtin_cpu_init();
   // F16C is older than AVX2 and comes with it in every processor that has both.
   const bool avx2 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
+  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
+                      __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512dq") != 0;
   switch (isa) {
     case Isa::Scalar: return true;
     case Isa::Avx2: return avx2;
-    case Isa::Avx512:
-      return avx2 && __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
-             __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512dq") != 0;
+    case Isa::Avx512: return avx512;
+    case Isa::Avx512Bf16: return avx512 && __builtin_cpu_supports("avx512bf16") != 0 && __builtin_cpu_supports("avx512vbmi") != 0;
   }
   return false;
 #else
@@ -42,7 +45,9 @@ bool processor_has(Isa isa) {
 #endif
 }
 
-constexpr Isa kAllIsas[] = {Isa::Scalar, Isa::Avx2, Isa::Avx512};
+const Kernels* usable_table(Isa isa) { return processor_has(isa) ? table_of(isa) : nullptr; }
+
+constexpr Isa kAllIsas[] = {Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Avx512Bf16};
 
 std::string names_of(const std::vector<Isa>& isas) {
   std::string names;
@@ -57,6 +62,7 @@ std::string_view name_of(Isa isa) {
     case Isa::Scalar: return "scalar";
     case Isa::Avx2: return "avx2";
     case Isa::Avx512: return "avx512";
+    case Isa::Avx512Bf16: return "avx512bf16";
   }
   return "unknown";
 }
@@ -64,7 +70,7 @@ std::string_view name_of(Isa isa) {
 std::vector<Isa> available_isas() {
   std::vector<Isa> available;
   for (const Isa isa : kAllIsas) {
-    if (table_of(isa) != nullptr && processor_has(isa)) available.push_back(isa);
+    if (usable_table(isa) != nullptr) available.push_back(isa);
   }
   return available;
 }
@@ -80,8 +86,8 @@ Isa choose_isa() {
 }
 
 const Kernels& kernels_for(Isa isa) {
-  const Kernels* table = table_of(isa);
-  if (table == nullptr || !processor_has(isa)) {
+  const Kernels* table = usable_table(isa);
+  if (table == nullptr) {
     fail("instruction set {}: not available, this processor runs {}", name_of(isa), names_of(available_isas()));
   }
   return *table;

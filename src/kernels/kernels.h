@@ -1,7 +1,7 @@
 #pragma once
 // The network's arithmetic as pure functions on spans, one table a instruction set. Every table realises the same
 // formulas in the same order of operations (docs/numerics.md), so that scalar, AVX2 and AVX-512 agree bit for bit as long as
-// they share the rounding of a fused multiply-add. No function looks at more than one sequence, and none depends on how
+// they share the rounding of a fused multiply-add; products of bf16 pairs (Avx512Bf16) have an order of their own. No function looks at more than one sequence, and none depends on how
 // many rows it is given. Formulas: docs/model.md.
 
 #include "kernels/matrix.h"
@@ -13,14 +13,22 @@
 
 namespace calandra {
 
-enum class Isa : std::uint8_t { Scalar, Avx2, Avx512 };
+enum class Isa : std::uint8_t {
+  Scalar,
+  Avx2,
+  Avx512,
+  Avx512Bf16,  // its products multiply in bf16, with bits of their own: for activations that have been rounded
+};
+
+/// The one that computes the same in float32 throughout: for activations that are not rounded.
+constexpr Isa in_float32(Isa isa) { return isa == Isa::Avx512Bf16 ? Isa::Avx512 : isa; }
 
 std::string_view name_of(Isa isa);
 
 /// Instruction sets of this build that this processor can run, Scalar first, fastest last.
 std::vector<Isa> available_isas();
 
-/// The fastest one, or what the environment variable CALANDRA_ISA (scalar, avx2, avx512) asks for. Throws Error for an
+/// The fastest one, or what the environment variable CALANDRA_ISA (scalar, avx2, avx512, avx512bf16) asks for. Throws Error for an
 /// unknown name or one this processor lacks.
 Isa choose_isa();
 
@@ -94,7 +102,7 @@ struct Kernels {
   /// rows as they are.
   std::int64_t (*packed_row_bytes)(WeightFormat format, std::int64_t cols);
 
-  /// The rows of x packed for such weights, without gaps; x has been rounded to bf16 unless `isa` computes in float32.
+  /// The rows of x packed for such weights, without gaps. With Avx512Bf16, x has been rounded to bf16.
   void (*pack)(WeightFormat format, ConstRows x, std::byte* out);
 
   /// y[:, begin..end) = x W^T for rows [begin, end) of `w`. x [m, w.cols], y [m, w.rows]. Rows that many ranges share are better

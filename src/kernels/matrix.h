@@ -41,6 +41,10 @@ struct Inputs {
   Inputs(const std::byte* first, std::int64_t num_rows, std::int64_t num_cols, std::int64_t bytes_of_row)
       : data(first), rows(num_rows), cols(num_cols), row_bytes(bytes_of_row), packed(true) {}
 
+  /// The floats of rows that are not packed.
+  ConstRows as_they_are() const {
+    return {reinterpret_cast<const float*>(data), rows, cols, row_bytes / static_cast<std::int64_t>(sizeof(float))};
+  }
   /// Rows [begin, begin + count).
   Inputs slice(std::int64_t begin, std::int64_t count) const {
     Inputs part = *this;

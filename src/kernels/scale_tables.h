@@ -1,5 +1,6 @@
 #pragma once
 // What scale bytes (e8m0, powers of two) mean, as tables: a call for every group of weights would empty the vector registers.
+// Each translation unit has its own: what is made for one instruction set shares nothing with the others.
 
 #include <array>
 #include <bit>
@@ -9,7 +10,7 @@
 namespace calandra {
 
 /// Scale bytes as numbers; 255 is NaN.
-inline constexpr std::array<float, 256> kE8m0 = [] {
+constexpr std::array<float, 256> kE8m0 = [] {
   std::array<float, 256> values{};
   for (std::uint32_t byte = 1; byte < 255; ++byte) values[byte] = std::bit_cast<float>(byte << 23);
   values[0] = std::bit_cast<float>(0x00400000u);  // 2^-127, a subnormal
@@ -24,7 +25,7 @@ struct alignas(32) ScaledE2m1 {
 };
 
 /// By scale byte. 8 KiB, of which a model's scales visit a small part.
-inline constexpr std::array<ScaledE2m1, 256> kScaledE2m1 = [] {
+constexpr std::array<ScaledE2m1, 256> kScaledE2m1 = [] {
   std::array<ScaledE2m1, 256> tables{};
   for (std::uint32_t scale = 0; scale < 256; ++scale) {
     for (std::uint32_t code = 0; code < 16; ++code) {

@@ -5,6 +5,8 @@
 
 #include "kernels/weights.inl"
 
+#include "kernels/factors_f32.inl"
+
 #include "kernels/matmul.inl"
 
 #include "kernels/transposed.inl"

@@ -1,4 +1,4 @@
-// y = x W, the absorbed product: a row of W is one output's input. Rows are added in ascending order, from zero, each by one
+// Single rows of W, and y = x W, the absorbed product: a row of W is one output's input. Rows are added in ascending order, from zero, each by one
 // fused multiply-add; columns are independent. W is decoded to float in panels of 32 rows by 128 columns, which stay in L1
 // while tiles of 4 rows of x pass over them. Operations: 2 a weight and row of x.
 
@@ -65,7 +65,7 @@ void add_transposed(const WeightMatrix& w, ConstRows x, Rows y, std::int64_t beg
       const std::int64_t rows = w.rows - first < kTransposedRows ? w.rows - first : kTransposedRows;
       for (std::int64_t n = 0; n < rows; ++n) {
         float* row = floats + n * kScaleBlock;
-        decode_columns<format, true, false>(row_of<format>(w, first + n), k, count, row);
+        decode_columns<format>(row_of<format>(w, first + n), k, count, row);
         for (std::int64_t c = count; c % kPartLanes != 0; ++c) row[c] = 0.0f;
       }
       const TransposedPanel panel = {floats, first, rows};
@@ -83,6 +83,10 @@ inline void fill_zero(Rows y, std::int64_t begin, std::int64_t end) {
 inline void matmul_transposed(const WeightMatrix& w, ConstRows x, Rows y, std::int64_t begin, std::int64_t end) {
   fill_zero(y, begin, end);
   with_format(w.format, [&]<WeightFormat format>() { add_transposed<format>(w, x, y, begin, end); });
+}
+
+inline void decode_row(const WeightMatrix& w, std::int64_t row, std::span<float> out) {
+  with_format(w.format, [&]<WeightFormat format>() { decode_columns<format>(row_of<format>(w, row), 0, w.cols, out.data()); });
 }
 
 }  // namespace

@@ -49,8 +49,12 @@ struct GatedProduct {
 /// Keeps lists from call to call, so that a pass allocates nothing once the largest batch has been seen. One caller at a time.
 class Compute {
  public:
+  /// Activations that are not rounded to bf16 are multiplied in float32, whatever the kernels would do.
   Compute(const Kernels& kernels, ThreadPool& threads, Activations activations, bool power_of_two_scales)
-      : kernels_(kernels), threads_(threads), activations_(activations), power_of_two_scales_(power_of_two_scales) {}
+      : kernels_(activations == Activations::Bf16 ? kernels : kernels_for(in_float32(kernels.isa))),
+        threads_(threads),
+        activations_(activations),
+        power_of_two_scales_(power_of_two_scales) {}
 
   const Kernels& kernels() const { return kernels_; }
   ThreadPool& threads() const { return threads_; }

@@ -154,14 +154,12 @@ struct Arithmetic {
   std::int64_t operations;  // of a round
 };
 
-Arithmetic arithmetic_of(Isa isa, [[maybe_unused]] bool bf16_inputs) {
+Arithmetic arithmetic_of(Isa isa) {
   switch (isa) {
 #if defined(__x86_64__)
     case Isa::Avx2: return {"fp32 multiply-adds", fma_avx2, std::int64_t{kChains} * 8 * 2};
-    case Isa::Avx512:
-      if (bf16_inputs && __builtin_cpu_supports("avx512bf16") != 0)
-        return {"bf16 dot products", dot_bf16, std::int64_t{kChains} * 32 * 2};
-      return {"fp32 multiply-adds", fma_avx512, std::int64_t{kChains} * 16 * 2};
+    case Isa::Avx512: return {"fp32 multiply-adds", fma_avx512, std::int64_t{kChains} * 16 * 2};
+    case Isa::Avx512Bf16: return {"bf16 dot products", dot_bf16, std::int64_t{kChains} * 32 * 2};
 #endif
     default: return {"fp32 multiplications and additions", multiply_and_add, kPlainOperations};
   }
@@ -265,7 +263,7 @@ void measure_bandwidth(const MachineOptions& options, MachineLimits& limits) {
 }
 
 void measure_arithmetic(const MachineOptions& options, MachineLimits& limits) {
-  const Arithmetic arithmetic = arithmetic_of(options.isa, options.bf16_inputs);
+  const Arithmetic arithmetic = arithmetic_of(options.isa);
   std::atomic<float> sink = 0;  // or the loop could be left out
   std::int64_t rounds = 1 << 16;
   const auto run = [&](int) { sink = arithmetic.run(rounds); };
@@ -296,7 +294,8 @@ std::uint64_t sum_of_words(Isa isa, std::span<const std::uint64_t> words) {
   switch (isa) {
 #if defined(__x86_64__)
     case Isa::Avx2: return sum_avx2(words.data(), count);
-    case Isa::Avx512: return sum_avx512(words.data(), count);
+    case Isa::Avx512:
+    case Isa::Avx512Bf16: return sum_avx512(words.data(), count);
 #endif
     default: return sum_plain(words.data(), count);
   }

@@ -14,7 +14,6 @@ namespace calandra {
 struct MachineOptions {
   int threads = 1;
   Isa isa = Isa::Scalar;
-  bool bf16_inputs = true;                          // products of rounded activations may use a processor's bf16 dot product
   std::int64_t read_bytes = std::int64_t{2} << 30;  // of all threads together; at most half of the memory that is free
   int tries = 8;
 };

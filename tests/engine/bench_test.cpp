@@ -22,7 +22,7 @@ BenchOptions small_bench() {
   options.batches = {1};
   options.rounds = 1;
   options.least_seconds = 0;
-  options.machine = {.threads = 1, .isa = Isa::Scalar, .bf16_inputs = true, .read_bytes = 16 << 20, .tries = 1};
+  options.machine = {.threads = 1, .isa = Isa::Scalar, .read_bytes = 16 << 20, .tries = 1};
   return options;
 }
 

@@ -31,6 +31,12 @@ inline std::vector<float> normal_values(Random& random, std::int64_t count, floa
   for (float& value : values) value = normal(random);
   return values;
 }
+/// As activations are when they enter a product.
+inline std::vector<float> bf16_values(Random& random, std::int64_t count) {
+  std::vector<float> values = normal_values(random, count);
+  for (float& value : values) value = bf16_decode(bf16_encode(value));
+  return values;
+}
 inline std::vector<float> uniform_values(Random& random, std::int64_t count, float low, float high) {
   std::vector<float> values(static_cast<std::size_t>(count));
   for (float& value : values) value = uniform(random, low, high);

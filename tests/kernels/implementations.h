@@ -9,8 +9,9 @@
 
 namespace calandra {
 
-/// The AVX-512 table compiled against an emulation of its intrinsics; null if the emulation's headers are missing.
+/// The AVX-512 tables compiled against an emulation of their intrinsics; null if the emulation's headers are missing.
 const Kernels* emulated_avx512_kernels();
+const Kernels* emulated_avx512_bf16_kernels();
 
 struct Implementation {
   std::string name;
@@ -24,10 +25,23 @@ inline const std::vector<Implementation>& implementations() {
   static const std::vector<Implementation> all = [] {
     std::vector<Implementation> found;
     for (const Isa isa : available_isas()) found.push_back({std::string(name_of(isa)), &kernels_for(isa)});
-    if (emulated_avx512_kernels() != nullptr) found.push_back({"emulated avx512", emulated_avx512_kernels()});
+    if (emulated_avx512_kernels() != nullptr) {
+      found.push_back({"emulated avx512", emulated_avx512_kernels()});
+      found.push_back({"emulated avx512bf16", emulated_avx512_bf16_kernels()});
+    }
     return found;
   }();
   return all;
+}
+
+/// Those that multiply in float32: for rows that have not been rounded to bf16.
+inline const std::vector<Implementation>& fp32_implementations() {
+  static const std::vector<Implementation> some = [] {
+    std::vector<Implementation> found = implementations();
+    std::erase_if(found, [](const Implementation& implementation) { return implementation->isa == Isa::Avx512Bf16; });
+    return found;
+  }();
+  return some;
 }
 
 }  // namespace calandra

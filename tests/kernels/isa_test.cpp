@@ -35,15 +35,17 @@ TEST(Isa, AnUnknownOrMissingSetIsRefusedByName) {
   const IsaVariable variable("avx3");
   EXPECT_EQ(error_of([] { choose_isa(); }).find("CALANDRA_ISA: found \"avx3\", expected one that this processor runs: scalar"),
             0u);
-  for (const Isa isa : {Isa::Avx2, Isa::Avx512}) {
+  for (const Isa isa : {Isa::Avx2, Isa::Avx512, Isa::Avx512Bf16}) {
     if (std::ranges::count(available_isas(), isa) > 0) continue;
     EXPECT_EQ(error_of([&] { kernels_for(isa); }).find("instruction set " + std::string(name_of(isa)) + ": not available"), 0u);
   }
 }
 
 TEST(Isa, TheAvx512SourceIsTestedOnEveryProcessor) {
-  const auto avx512 = [](const Implementation& implementation) { return implementation->isa == Isa::Avx512; };
-  EXPECT_TRUE(std::ranges::any_of(implementations(), avx512)) << "install libsimde-dev";
+  for (const Isa isa : {Isa::Avx512, Isa::Avx512Bf16}) {
+    EXPECT_TRUE(std::ranges::any_of(implementations(), [isa](const Implementation& found) { return found->isa == isa; }))
+        << "install libsimde-dev";
+  }
 }
 
 }  // namespace

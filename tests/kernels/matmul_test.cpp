@@ -60,7 +60,7 @@ TEST(Matmul, EveryFormatAndRaggedShapeMatchesFloat64) {
   Random random(1);
   for (const MatmulCase& c : ragged_cases()) {
     const StoredWeight w = make_weight(random, c);
-    const Guarded<float> x(normal_values(random, c.rows * c.cols));
+    const Guarded<float> x(bf16_values(random, c.rows * c.cols));
     for (const Implementation& implementation : implementations()) {
       SCOPED_TRACE(implementation.name + ": " + c.name());
       expect_product(multiply(*implementation.kernels, w.view, x, c.rows), w, x, c.rows);
@@ -68,15 +68,30 @@ TEST(Matmul, EveryFormatAndRaggedShapeMatchesFloat64) {
   }
 }
 
-/// Column of a block of 128 that a lane takes in a step.
+/// Column of a block of 128 that a lane takes in its `step`-th multiply-add.
 std::int64_t column_of(WeightFormat format, std::int64_t step, std::int64_t lane) {
   if (format != WeightFormat::Mxfp4) return 16 * step + lane;
   constexpr std::int64_t kPlaces[16] = {0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 6, 7, 12, 13, 14, 15};
   return step / 4 * 64 + 4 * kPlaces[lane] + step % 4;
 }
 
+/// The same of products of bf16 pairs: a lane holds two neighbours of a register of 32 numbers, and takes the upper one first.
+std::int64_t paired_column_of(WeightFormat format, std::int64_t step, std::int64_t lane) {
+  const std::int64_t number = 2 * lane + 1 - step % 2, quarter = number / 8, at = number % 8, reg = step / 2;
+  switch (format) {
+    case WeightFormat::Fp8:
+    case WeightFormat::Fp8E8m0: return 64 * (reg / 2) + 16 * quarter + 8 * (reg % 2) + at;
+    case WeightFormat::Mxfp4: return 32 * quarter + 16 * (reg % 2) + 2 * at + reg / 2;
+    default: return 32 * reg + number;
+  }
+}
+
+bool multiplies_pairs(const Kernels& kernels, WeightFormat format) {
+  return kernels.isa == Isa::Avx512Bf16 && format != WeightFormat::F32 && format != WeightFormat::F16;
+}
+
 /// One output in the order of docs/numerics.md, one lane after the other. Codes and scales are taken from the tensor room.
-float documented_order(const StoredWeight& w, std::span<const float> x, std::int64_t n) {
+float documented_order(const StoredWeight& w, std::span<const float> x, std::int64_t n, bool pairs) {
   float total = 0;
   for (int shard = 0; shard < w.view.shards; ++shard) {
     const std::int64_t begin = w.view.cols / w.view.shards * shard;
@@ -92,7 +107,7 @@ float documented_order(const StoredWeight& w, std::span<const float> x, std::int
       }
       for (std::int64_t step = 0; step < 8; ++step) {
         for (std::int64_t lane = 0; lane < 16; ++lane) {
-          const std::int64_t k = block + column_of(w.view.format, step, lane);
+          const std::int64_t k = block + (pairs ? paired_column_of : column_of)(w.view.format, step, lane);
           const bool there = k < end;
           const float weight = there ? static_cast<float>(w.at(n, k) / static_cast<double>(scale)) : 0.0f;
           lanes[lane] = std::fma(there ? x[static_cast<std::size_t>(k)] : 0.0f, weight, lanes[lane]);
@@ -110,20 +125,26 @@ float documented_order(const StoredWeight& w, std::span<const float> x, std::int
   return total;
 }
 
+/// Every output of a case in that order.
+std::vector<float> in_documented_order(const MatmulCase& c, const StoredWeight& w, const Guarded<float>& x, bool pairs) {
+  std::vector<float> y;
+  for (std::int64_t r = 0; r < c.rows; ++r) {
+    const auto row = x.span().subspan(static_cast<std::size_t>(r * c.cols), static_cast<std::size_t>(c.cols));
+    for (std::int64_t n = 0; n < c.outputs; ++n) y.push_back(documented_order(w, row, n, pairs));
+  }
+  return y;
+}
+
 TEST(Matmul, FollowsTheDocumentedOrderBitForBit) {
   Random random(2);
   for (const MatmulCase& c : ragged_cases()) {
     const StoredWeight w = make_weight(random, c);
-    const Guarded<float> x(normal_values(random, c.rows * c.cols));
-    std::vector<float> expected;
-    for (std::int64_t r = 0; r < c.rows; ++r) {
-      for (std::int64_t n = 0; n < c.outputs; ++n) {
-        expected.push_back(
-            documented_order(w, x.span().subspan(static_cast<std::size_t>(r * c.cols), static_cast<std::size_t>(c.cols)), n));
-      }
-    }
+    const Guarded<float> x(bf16_values(random, c.rows * c.cols));
+    const std::vector<float> expected[2] = {in_documented_order(c, w, x, false), in_documented_order(c, w, x, true)};
     for (const Implementation& implementation : implementations()) {
-      expect_same_bits(multiply(*implementation.kernels, w.view, x, c.rows), expected, implementation.name + ": " + c.name());
+      expect_same_bits(multiply(*implementation.kernels, w.view, x, c.rows),
+                       expected[multiplies_pairs(*implementation.kernels, c.format) ? 1 : 0],
+                       implementation.name + ": " + c.name());
     }
   }
 }
@@ -138,10 +159,33 @@ TEST(Matmul, InstructionSetsAgreeBitForBitOnRandomShapes) {
     c.cols = c.format == WeightFormat::Mxfp4 ? 32 * uniform_int(random, 1, 12) : uniform_int(random, 1, 400);
     c.first_row = uniform_int(random, 0, 130);
     const StoredWeight w = make_weight(random, c);
-    const Guarded<float> x(normal_values(random, c.rows * c.cols));
-    const std::vector<float> expected = multiply(kernels_for(Isa::Scalar), w.view, x, c.rows);
+    const Guarded<float> x(bf16_values(random, c.rows * c.cols));
+    std::vector<float> expected[2];  // of the first that multiplies one by one, or in pairs
     for (const Implementation& implementation : implementations()) {
-      expect_same_bits(multiply(*implementation.kernels, w.view, x, c.rows), expected, implementation.name + ": " + c.name());
+      const std::vector<float> y = multiply(*implementation.kernels, w.view, x, c.rows);
+      std::vector<float>& first = expected[multiplies_pairs(*implementation.kernels, c.format) ? 1 : 0];
+      if (first.empty()) first = y;
+      expect_same_bits(y, first, implementation.name + ": " + c.name());
+    }
+  }
+}
+
+TEST(Matmul, RowsPackedBeforeGiveTheSameBits) {
+  Random random(12);
+  for (const WeightFormat format : kAllFormats) {
+    for (const std::int64_t rows : {1, 7, 19}) {
+      const MatmulCase c = {format, rows, 21, 288, 0, 1};
+      const StoredWeight w = make_weight(random, c);
+      const Guarded<float> x(bf16_values(random, c.rows * c.cols));
+      for (const Implementation& implementation : implementations()) {
+        const std::int64_t row_bytes = implementation->packed_row_bytes(format, c.cols);
+        if (row_bytes == 0) continue;
+        Guarded<std::byte> packed(static_cast<std::size_t>(rows * row_bytes));
+        implementation->pack(format, rows_of(x, rows), packed.data());
+        Guarded<float> y(static_cast<std::size_t>(rows * c.outputs));
+        implementation->matmul(w.view, Inputs(packed.data(), rows, c.cols, row_bytes), rows_of(y, rows), 0, c.outputs);
+        expect_same_bits(y.span(), multiply(*implementation.kernels, w.view, x, rows), implementation.name + ": " + c.name());
+      }
     }
   }
 }
@@ -151,7 +195,7 @@ TEST(Matmul, ARowDependsNeitherOnItsNeighboursNorOnTheRangeOfOutputs) {
   for (const WeightFormat format : kAllFormats) {
     const MatmulCase c = {format, 11, 45, 288, 100, 1};
     const StoredWeight w = make_weight(random, c);
-    const Guarded<float> x(normal_values(random, c.rows * c.cols));
+    const Guarded<float> x(bf16_values(random, c.rows * c.cols));
     for (const Implementation& implementation : implementations()) {
       const std::vector<float> all = multiply(*implementation.kernels, w.view, x, c.rows);
       Guarded<float> y(all.size());
@@ -180,7 +224,7 @@ TEST(Matmul, OperandsMayLieAtAnyAddress) {
   for (const WeightFormat format : kAllFormats) {
     const MatmulCase c = {format, 2, 5, 96, 0, 1};
     const StoredWeight w = make_weight(random, c);
-    const Guarded<float> x(normal_values(random, c.rows * c.cols));
+    const Guarded<float> x(bf16_values(random, c.rows * c.cols));
     std::vector<std::byte> data(w.data.size() + 1);
     std::vector<std::byte> scales(w.scales.size() + 1);
     std::ranges::copy(w.data.span(), data.begin() + 1);
@@ -199,7 +243,7 @@ TEST(Matmul, ShardsAreProductsOfTheirOwnAddedInOrder) {
   Random random(6);
   const MatmulCase c = {WeightFormat::BF16, 3, 9, 2048, 0, 4};
   const StoredWeight w = make_weight(random, c);
-  const Guarded<float> x(normal_values(random, c.rows * c.cols));
+  const Guarded<float> x(bf16_values(random, c.rows * c.cols));
   for (const Implementation& implementation : implementations()) {
     std::vector<float> expected;
     for (std::int64_t shard = 0; shard < c.shards; ++shard) {
@@ -374,7 +418,7 @@ TEST(MatmulGolden, Fp8Linear) {
   const GoldenTensors golden = GoldenTensors::load(golden_path("kernels.safetensors"));
   const WeightMatrix w = golden_weight(golden, WeightFormat::Fp8, "fp8_linear/codes", "fp8_linear/scales");
   const Guarded<float> x(golden.floats("fp8_linear/x"));
-  for (const Implementation& implementation : implementations()) {
+  for (const Implementation& implementation : fp32_implementations()) {
     SCOPED_TRACE(implementation.name);
     expect_close_to_largest(multiply(*implementation.kernels, w, x, 3), golden.floats("fp8_linear/y"), 1e-5, "y");
     for (const std::int64_t row : {0, 135}) {
@@ -402,7 +446,7 @@ TEST(MatmulGolden, Fp8LinearWithFp8Activations) {
     }
     EXPECT_EQ(codes, golden.ints("fp8_linear/x_codes" + suffix));
     EXPECT_EQ(scales, golden.floats("fp8_linear/x_scales" + suffix));
-    for (const Implementation& implementation : implementations()) {
+    for (const Implementation& implementation : fp32_implementations()) {
       expect_close_to_largest(multiply(*implementation.kernels, w, x, 3), golden.floats("fp8_linear/y_fp8" + suffix), 1e-5,
                               implementation.name + suffix);
     }
@@ -413,7 +457,7 @@ TEST(MatmulGolden, Fp8LinearWithE8m0Scales) {
   const GoldenTensors golden = GoldenTensors::load(golden_path("kernels.safetensors"));
   const WeightMatrix w = golden_weight(golden, WeightFormat::Fp8E8m0, "fp8_linear/codes", "fp8_linear_e8m0/scales");
   const Guarded<float> x(golden.floats("fp8_linear_e8m0/x"));
-  for (const Implementation& implementation : implementations()) {
+  for (const Implementation& implementation : fp32_implementations()) {
     expect_close_to_largest(multiply(*implementation.kernels, w, x, 3), golden.floats("fp8_linear_e8m0/y"), 1e-5,
                             implementation.name);
   }
@@ -424,7 +468,7 @@ TEST(MatmulGolden, Mxfp4Linear) {
   const WeightMatrix w = golden_weight(golden, WeightFormat::Mxfp4, "mxfp4_linear/packed", "mxfp4_linear/scales");
   const Guarded<float> x(golden.floats("mxfp4_linear/x"));
   const std::vector<float> values = golden.floats("mxfp4_linear/w");
-  for (const Implementation& implementation : implementations()) {
+  for (const Implementation& implementation : fp32_implementations()) {
     SCOPED_TRACE(implementation.name);
     expect_close_to_largest(multiply(*implementation.kernels, w.slice(1, w.rows - 1), x, 3), golden.floats("mxfp4_linear/y"),
                             1e-5, "y");
@@ -444,7 +488,7 @@ TEST(Matmul, ScalesOfBlocksAreNotTransposed) {
   for (const WeightFormat format : {WeightFormat::Fp8, WeightFormat::Fp8E8m0}) {
     const MatmulCase c = {format, 2, 130, 391, 0, 1};  // a 2 x 4 grid of very different scales
     const StoredWeight w = make_weight(random, c);
-    const Guarded<float> x(normal_values(random, c.rows * c.cols));
+    const Guarded<float> x(bf16_values(random, c.rows * c.cols));
     for (const Implementation& implementation : implementations()) {
       SCOPED_TRACE(implementation.name + ": " + c.name());
       expect_product(multiply(*implementation.kernels, w.view, x, c.rows), w, x, c.rows);
@@ -456,7 +500,7 @@ TEST(Matmul, ActivationScalesBelongToTheirRowForAnyNumberOfRows) {
   Random random(133);
   const MatmulCase c = {WeightFormat::Fp8, 17, 20, 264, 0, 1};
   const StoredWeight w = make_weight(random, c);
-  std::vector<float> values = normal_values(random, c.rows * c.cols);
+  std::vector<float> values = bf16_values(random, c.rows * c.cols);
   for (std::size_t i = 0; i < values.size(); ++i) values[i] *= std::ldexp(1.0f, static_cast<int>(i / 100 % 23) - 11);
   for (std::int64_t r = 0; r < c.rows; ++r) {
     quantize_activations_fp8(std::span(values).subspan(static_cast<std::size_t>(r * c.cols), static_cast<std::size_t>(c.cols)),
@@ -464,7 +508,7 @@ TEST(Matmul, ActivationScalesBelongToTheirRowForAnyNumberOfRows) {
   }
   for (const std::int64_t rows : {1, 2, 17}) {
     const Guarded<float> x(std::vector<float>(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(rows * c.cols)));
-    for (const Implementation& implementation : implementations()) {
+    for (const Implementation& implementation : fp32_implementations()) {
       SCOPED_TRACE(implementation.name + " rows " + std::to_string(rows));
       expect_product(multiply(*implementation.kernels, w.view, x, rows), w, x, rows);
     }
@@ -477,7 +521,7 @@ TEST(Matmul, LastBlocksMayBePartialInBothDirections) {
        {MatmulCase{WeightFormat::Fp8, 2, 64, 192, 512, 1}, MatmulCase{WeightFormat::Fp8E8m0, 2, 64, 192, 512, 1},
         MatmulCase{WeightFormat::Fp8, 1, 1, 1, 0, 1}}) {  // the tail of [576, 192], and a scale [1, 1]
     const StoredWeight w = make_weight(random, c);
-    const Guarded<float> x(normal_values(random, c.rows * c.cols));
+    const Guarded<float> x(bf16_values(random, c.rows * c.cols));
     for (const Implementation& implementation : implementations()) {
       SCOPED_TRACE(implementation.name + ": " + c.name());
       expect_product(multiply(*implementation.kernels, w.view, x, c.rows), w, x, c.rows);
@@ -505,7 +549,7 @@ TEST(Matmul, EveryScaleIsReadFromItsOwnPlace) {
   for (const MatmulCase& c :
        {MatmulCase{WeightFormat::Mxfp4, 1, 24, 416, 3, 1}, MatmulCase{WeightFormat::Fp8E8m0, 1, 160, 416, 100, 1}}) {
     const StoredWeight w = make_weight(random, c);  // neighbouring scales always differ, by up to 2^12
-    for (const Implementation& implementation : implementations()) {
+    for (const Implementation& implementation : fp32_implementations()) {
       for (std::int64_t row = 0; row < c.outputs; ++row) {
         std::vector<float> out(static_cast<std::size_t>(c.cols));
         implementation->decode_row(w.view, row, out);
@@ -524,8 +568,8 @@ TEST(Matmul, ProductsOfAReleasedModelMatchFloat64) {
       c.outputs = 40;  // a sample, across the border of two blocks of scales
       c.first_row = 100;
       const StoredWeight w = make_weight(random, c);
-      const Guarded<float> x(normal_values(random, c.rows * c.cols));
-      for (const Implementation& implementation : implementations()) {
+      const Guarded<float> x(bf16_values(random, c.rows * c.cols));
+      for (const Implementation& implementation : fp32_implementations()) {
         SCOPED_TRACE(implementation.name + ": " + c.name());
         expect_product(multiply(*implementation.kernels, w.view, x, c.rows), w, x, c.rows);
       }

@@ -30,8 +30,7 @@ TEST(Machine, EveryWordIsReadByEveryInstructionSet) {
 TEST(Machine, LimitsArePossibleOnesAndSayWhatWasMeasured) {
   for (const Isa isa : available_isas()) {
     for (const int threads : {1, 3}) {
-      const MachineLimits limits =
-          measure_machine({.threads = threads, .isa = isa, .bf16_inputs = true, .read_bytes = 48 << 20, .tries = 2});
+      const MachineLimits limits = measure_machine({.threads = threads, .isa = isa, .read_bytes = 48 << 20, .tries = 2});
       EXPECT_EQ(limits.isa, isa);
       EXPECT_EQ(limits.threads, threads);
       EXPECT_EQ(limits.read_bytes, 48 << 20);
@@ -46,11 +45,10 @@ TEST(Machine, LimitsArePossibleOnesAndSayWhatWasMeasured) {
   }
 }
 
-TEST(Machine, WithoutBf16InputsNoBf16DotProductIsPromised) {
+TEST(Machine, OnlyKernelsThatMultiplyInBf16AreMeasuredByItsDotProduct) {
   for (const Isa isa : available_isas()) {
-    const MachineLimits limits =
-        measure_machine({.threads = 1, .isa = isa, .bf16_inputs = false, .read_bytes = 16 << 20, .tries = 1});
-    EXPECT_THAT(limits.arithmetic, AnyOf("fp32 multiply-adds", "fp32 multiplications and additions"));
+    const MachineLimits limits = measure_machine({.threads = 1, .isa = isa, .read_bytes = 16 << 20, .tries = 1});
+    EXPECT_EQ(limits.arithmetic == "bf16 dot products", isa == Isa::Avx512Bf16) << limits.arithmetic;
   }
 }
 
