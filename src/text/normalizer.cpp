@@ -1,6 +1,7 @@
 #include "text/normalizer.h"
 
 #include "base/error.h"
+#include "text/json_view.h"
 #include "text/unicode.h"
 
 #include <utf8proc.h>

@@ -2,7 +2,6 @@
 // The "normalizer" of a tokenizer.json: what is done to text before it is cut into pieces. Immutable; safe from many threads.
 // Known: NFC, NFD, NFKC, NFKD, Lowercase, Strip, Prepend, Replace and Sequence of these. Others are refused by name.
 
-#include "text/json_view.h"
 #include "text/regex.h"
 
 #include <cstdint>
@@ -12,6 +11,8 @@
 #include <vector>
 
 namespace calandra {
+
+class JsonView;
 
 /// {"String": s} or {"Regex": r}, as normalizers and pre-tokenizers write it.
 Regex parse_pattern(const JsonView& pattern);

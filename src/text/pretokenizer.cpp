@@ -1,6 +1,7 @@
 #include "text/pretokenizer.h"
 
 #include "base/error.h"
+#include "text/json_view.h"
 #include "text/normalizer.h"
 
 #include <algorithm>

@@ -3,7 +3,6 @@
 // many threads. Known: Split, Digits, ByteLevel and Sequence of these; ByteLevel must come last, since pieces are bytes
 // from there on. Others are refused by name.
 
-#include "text/json_view.h"
 #include "text/regex.h"
 
 #include <cstdint>
@@ -14,6 +13,8 @@
 #include <vector>
 
 namespace calandra {
+
+class JsonView;
 
 class PreTokenizer {
  public:
