@@ -2,6 +2,8 @@
 
 namespace calandra {
 
+void fail_formatted(fmt::string_view format, fmt::format_args arguments) { throw Error(fmt::vformat(format, arguments)); }
+
 std::string_view json_complaint(std::string_view what) {
   for (const std::string_view begin : {"] ", "parse error at "}) {
     if (const std::size_t at = what.find(begin); at != what.npos) what.remove_prefix(at + begin.size());

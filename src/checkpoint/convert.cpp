@@ -7,6 +7,7 @@
 #include "checkpoint/target_folder.h"
 #include "kernels/kernels.h"
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>

@@ -2,9 +2,12 @@
 #include "base/mapped_file.h"
 #include "checkpoint/checkpoint.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 namespace calandra {

@@ -4,6 +4,7 @@
 #include "base/new_file.h"
 #include "tensor/element.h"
 
+#include <fmt/format.h>
 #include <simdjson.h>
 
 #include <algorithm>

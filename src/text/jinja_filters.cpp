@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cmath>
 #include <memory>
+#include <system_error>
 #include <unordered_map>
 #include <utility>
 

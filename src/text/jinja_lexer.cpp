@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cstdlib>
+#include <system_error>
 
 #include "base/error.h"
 #include "text/jinja_syntax.h"
