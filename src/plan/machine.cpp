@@ -25,6 +25,7 @@
 #include <numeric>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace calandra {
