@@ -3,21 +3,25 @@
 #include "base/error.h"
 #include "base/integer.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <exception>
 #include <mutex>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace calandra {
 namespace {
 
-// Between two loops of one forward pass the next job comes within microseconds: spin about that long, then sleep.
-constexpr int kSpins = 2000;
+using Clock = std::chrono::steady_clock;
+
+// Between two loops of one forward pass the next job comes within microseconds, and waking a thread takes some: spin about that long, then
+// sleep. By the clock, for a pause takes 40 cycles on one processor and 140 on the next; the clock is read once in so many pauses.
+constexpr std::chrono::microseconds kSpinTime{50};
+constexpr int kPausesPerLook = 32;
 
 void pause_cpu() {
 #if defined(__x86_64__)
@@ -25,13 +29,6 @@ void pause_cpu() {
 #elif defined(__aarch64__)
   asm volatile("yield");
 #endif
-}
-
-int usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (::sched_getaffinity(0, sizeof(set), &set) == 0) return std::max(1, CPU_COUNT(&set));
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
 }  // namespace
@@ -57,6 +54,7 @@ struct ThreadPool::Shared {
   std::mutex error_mutex;
   std::exception_ptr error;
   std::vector<std::thread> workers;
+  std::vector<int> cores;  // by thread, the caller's first; empty if nobody is pinned
 
   static constexpr std::uint64_t kClosed = UINT32_MAX;  // a piece that no job has
 
@@ -105,7 +103,12 @@ struct ThreadPool::Shared {
     }
   }
 
-  void worker_loop() {
+  std::optional<int> core_of(int thread) const {
+    return cores.empty() ? std::nullopt : std::optional(cores[static_cast<std::size_t>(thread)]);
+  }
+
+  void worker_loop(int thread) {
+    const CorePin pin(core_of(thread));
     std::uint32_t seen = 0;
     for (;;) {
       wait_while_equal(generation, seen);
@@ -116,10 +119,13 @@ struct ThreadPool::Shared {
   }
 
   static void wait_while_equal(std::atomic<std::uint32_t>& value, std::uint32_t old) {
-    for (int spin = 0; spin < kSpins; ++spin) {
-      if (value.load(std::memory_order_acquire) != old) return;
-      pause_cpu();
-    }
+    const auto end = Clock::now() + kSpinTime;
+    do {
+      for (int i = 0; i < kPausesPerLook; ++i) {
+        if (value.load(std::memory_order_acquire) != old) return;
+        pause_cpu();
+      }
+    } while (Clock::now() < end);
     while (value.load(std::memory_order_acquire) == old) value.wait(old, std::memory_order_acquire);
   }
 
@@ -132,10 +138,12 @@ struct ThreadPool::Shared {
 };
 
 ThreadPool::ThreadPool(int num_threads) : shared_(std::make_unique<Shared>()) {
-  const int threads = num_threads > 0 ? num_threads : usable_cores();
+  std::vector<int> cores = usable_cores();
+  const int threads = num_threads > 0 ? num_threads : static_cast<int>(cores.size());
+  if (threads > 1 && std::cmp_equal(threads, cores.size())) shared_->cores = std::move(cores);
   try {
-    for (int i = 1; i < threads; ++i) {
-      shared_->workers.emplace_back([shared = shared_.get()] { shared->worker_loop(); });
+    for (int thread = 1; thread < threads; ++thread) {
+      shared_->workers.emplace_back([shared = shared_.get(), thread] { shared->worker_loop(thread); });
     }
   } catch (const std::system_error& error) {
     shared_->stop();
@@ -146,6 +154,8 @@ ThreadPool::ThreadPool(int num_threads) : shared_(std::make_unique<Shared>()) {
 ThreadPool::~ThreadPool() { shared_->stop(); }
 
 int ThreadPool::num_threads() const { return static_cast<int>(shared_->workers.size()) + 1; }
+
+std::optional<int> ThreadPool::core_of(int thread) const { return shared_->core_of(thread); }
 
 void ThreadPool::run(std::int64_t count, std::int64_t grain, Piece piece, void* context) {
   if (count <= 0) return;

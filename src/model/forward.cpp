@@ -79,6 +79,7 @@ void ForwardPass::place(std::span<const Segment> segments) {
 ConstRows ForwardPass::run(std::span<const Slice> slices, Observer* observer) {
   check(slices);
   if (slices.empty()) fail("batch: no slices");
+  const ThreadPool::Step step(compute_.threads());
   const std::span<const Segment> segments = segments_of(slices);
   const std::int64_t rows = segments.back().end_row();
   place(segments);
@@ -130,6 +131,7 @@ void ForwardPass::add(ConstRows update, Rows x) const {
 }
 
 void ForwardPass::head(ConstRows hidden, Rows logits) {
+  const ThreadPool::Step step(compute_.threads());
   const Timed timed(Family::Head);
   const Rows input = work_->head_input.take(hidden.rows, hidden.cols);
   compute_.for_rows(hidden.rows, [&](std::int64_t row) {

@@ -56,6 +56,7 @@ void ForwardPass::fill_mtp(std::span<const Segment> segments, std::span<const Sl
 
 ConstRows ForwardPass::mtp(SequenceMemory& memory, std::int64_t first, ConstRows hidden,
                            std::span<const std::int32_t> next_tokens, Observer* observer) {
+  const ThreadPool::Step step(compute_.threads());
   const std::array part{Segment{&memory, first, 0, hidden.rows}};
   return mtp_rows(hidden, next_tokens, part, observer);
 }

@@ -1,9 +1,8 @@
 #include "plan/machine.h"
 
+#include "base/cores.h"
 #include "base/error.h"
 
-#include <pthread.h>
-#include <sched.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -168,24 +167,6 @@ Arithmetic arithmetic_of(Isa isa) {
 
 // ---------------------------------------------------------------- threads
 
-std::vector<int> usable_cores() {
-  std::vector<int> cores;
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (::sched_getaffinity(0, sizeof(set), &set) == 0) {
-    for (int core = 0; core < CPU_SETSIZE; ++core)
-      if (CPU_ISSET(core, &set)) cores.push_back(core);
-  }
-  return cores;
-}
-
-bool pin_to(int core) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(core, &set);
-  return ::pthread_setaffinity_np(::pthread_self(), sizeof(set), &set) == 0;
-}
-
 struct Best {
   double seconds = std::numeric_limits<double>::infinity();
   bool pinned = true;
@@ -202,7 +183,8 @@ Best best_of(int threads, int tries, const std::function<void(int)>& prepare, co
   const auto work = [&](int thread) {
     gate.wait(Gate::Closed);
     if (gate.load() == Gate::Cancelled) return;
-    if (!cores.empty() && !pin_to(cores[static_cast<std::size_t>(thread) % cores.size()])) pinned = false;
+    const CorePin pin(cores[static_cast<std::size_t>(thread) % cores.size()]);
+    if (!pin.holds()) pinned = false;
     prepare(thread);
     for (int i = 0; i < tries; ++i) {
       together.arrive_and_wait();
