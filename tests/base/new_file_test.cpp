@@ -7,10 +7,6 @@
 namespace calandra {
 namespace {
 
-std::ptrdiff_t files_in(const std::filesystem::path& folder) {
-  return std::distance(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator());
-}
-
 TEST(NewFile, AppearsOnlyWithCommitAndReplacesWhatWasThere) {
   const TemporaryFolder folder;
   write_file(folder / "a", "old");
@@ -22,13 +18,13 @@ TEST(NewFile, AppearsOnlyWithCommitAndReplacesWhatWasThere) {
     file.commit();
   }
   EXPECT_EQ(read_text_file(folder / "a"), std::string("new\0\0", 5));
-  EXPECT_EQ(files_in(folder.path()), 1);
+  EXPECT_EQ(files_in(folder.path()).size(), 1U);
 }
 
 TEST(NewFile, LeavesNothingBehindWithoutCommit) {
   const TemporaryFolder folder;
   { NewFile(folder / "a").write(std::as_bytes(std::span(std::string_view("lost")))); }
-  EXPECT_EQ(files_in(folder.path()), 0);
+  EXPECT_TRUE(files_in(folder.path()).empty());
 }
 
 TEST(NewFile, MayBeNamedWithoutAFolder) {

@@ -9,6 +9,7 @@
 #include "checkpoint/target_folder.h"
 #include "checkpoint/weight_errors.h"
 #include "support/golden.h"
+#include "support/released.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -47,13 +48,6 @@ ConversionOptions cut_small(ConversionOptions options) {
 
 void convert(const fs::path& source, const ConversionOptions& options, const fs::path& target) {
   Conversion(source, options).write(target);
-}
-
-using Files = std::map<std::string, std::string>;
-Files files_in(const fs::path& folder) {
-  Files files;
-  for (const auto& entry : fs::directory_iterator(folder)) files[entry.path().filename().string()] = read_text_file(entry.path());
-  return files;
 }
 
 ordered_json config_of(const fs::path& folder) { return ordered_json::parse(read_text_file(folder / "config.json")); }
@@ -191,9 +185,7 @@ TEST(Convert, ANumberThatIsNoneIsNamed) {
 // ------------------------------------------------------------------ sizes and config
 
 fs::path headers_only(const TemporaryFolder& folder, LingModel model, SyntheticFormat format) {
-  SyntheticOptions options;
-  options.model = model;
-  options.format = format;
+  SyntheticOptions options = whole(model, format);
   options.headers_only = true;
   make_checkpoint(options, folder / "source");
   return folder / "source";

@@ -45,12 +45,6 @@ SyntheticOptions in_format(SyntheticFormat format, int num_threads = 1) {
   return options;
 }
 
-std::map<std::string, std::string> files_of(const fs::path& folder) {
-  std::map<std::string, std::string> files;
-  for (const auto& entry : fs::directory_iterator(folder)) files[entry.path().filename().string()] = read_text_file(entry.path());
-  return files;
-}
-
 double rms(std::span<const float> values) {
   double squares = 0;
   for (const float v : values) squares += static_cast<double>(v) * static_cast<double>(v);
@@ -172,7 +166,7 @@ TEST(Synthetic, FilesDoNotDependOnThreadsOrShards) {
     const fs::path one = folder / (std::string(name_of(format)) + "1"), two = folder / (std::string(name_of(format)) + "2");
     make_checkpoint(small_config(), in_format(format, 1), one);
     make_checkpoint(small_config(), in_format(format, 2), two);
-    EXPECT_TRUE(files_of(one) == files_of(two));
+    EXPECT_TRUE(files_in(one) == files_in(two));
 
     const fs::path cut = folder / (std::string(name_of(format)) + "cut");
     SyntheticOptions options = in_format(format, 2);
@@ -235,7 +229,7 @@ TEST(Synthetic, TouchesNoFolderThatHoldsSomething) {
   write_file(folder / "notes.txt", "mine");
   EXPECT_THAT(error_of([&] { make_checkpoint(small_config(), in_format(SyntheticFormat::Bf16), folder.path()); }),
               AllOf(HasSubstr(folder.path().string()), HasSubstr("found notes.txt in it")));
-  EXPECT_EQ(files_of(folder.path()), (std::map<std::string, std::string>{{"notes.txt", "mine"}}));
+  EXPECT_EQ(files_in(folder.path()), (Files{{"notes.txt", "mine"}}));
   EXPECT_THAT(error_of([&] { make_checkpoint(small_config(), in_format(SyntheticFormat::Bf16), folder / "notes.txt"); }),
               HasSubstr("notes.txt: found a file, expected a new or empty folder"));
 }

@@ -1,13 +1,12 @@
 // The command convert: what a person sees, and that no way of ending it does harm.
 
-#include "base/mapped_file.h"
 #include "cli/program.h"
 #include "support/golden.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <map>
+#include <algorithm>
 
 namespace calandra {
 namespace {
@@ -19,12 +18,6 @@ using testing::IsEmpty;
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kText = "It is a truth universally acknowledged, that a single man must be in want of a wife.\n";
-
-std::map<std::string, std::string> content_of(const fs::path& folder) {
-  std::map<std::string, std::string> files;
-  for (const auto& entry : fs::directory_iterator(folder)) files[entry.path().filename().string()] = read_text_file(entry.path());
-  return files;
-}
 
 TEST(ConvertCommand, ConvertedModelRunsAndIsCheckedAsTextAndJson) {
   const TemporaryFolder folder;
@@ -40,10 +33,10 @@ TEST(ConvertCommand, ConvertedModelRunsAndIsCheckedAsTextAndJson) {
   EXPECT_EQ(answer.json()["ids"].size(), 8u);
 
   // Finished: it only checks.
-  const auto before = content_of(out);
+  const auto before = files_in(out);
   const Json json = run_program({"convert", kBundledModel, out, "--to", "fp4", "--check", folder / "text", "--json"}).json();
   EXPECT_EQ(json["finished_before"], true);
-  EXPECT_EQ(content_of(out), before);
+  EXPECT_EQ(files_in(out), before);
   for (const auto& [when, model] : {std::pair{"before", kBundledModel}, {"after", out}}) {
     const Json alone = run_program({"perplexity", model, folder / "text", "--json"}).json();
     EXPECT_EQ(json["check"]["perplexity"][when], alone["perplexity"]) << when;
@@ -63,7 +56,7 @@ TEST(ConvertCommand, KilledAndStartedAgainItEndsInTheSameBytes) {
   const std::string options = " --to fp4-all --shard-size 200000 ";
   const Outcome whole = run_shell("$CALANDRA convert " + kBundledModel + " " + (folder / "whole").string() + options);
   ASSERT_EQ(whole.code, 0) << whole.err;
-  const auto expected = content_of(folder / "whole");
+  const auto expected = files_in(folder / "whole");
   ASSERT_GT(expected.size(), 15u);
 
   const std::string out = folder / "out", command = "$CALANDRA convert " + kBundledModel + " " + out + options;
@@ -77,18 +70,18 @@ TEST(ConvertCommand, KilledAndStartedAgainItEndsInTheSameBytes) {
   EXPECT_GT(killed, 2);
   const Outcome last = run_shell(command);
   ASSERT_EQ(last.code, 0) << last.err;
-  EXPECT_EQ(content_of(out), expected);
+  EXPECT_EQ(files_in(out), expected);
 }
 
 /// After an end on request: finished shards and nothing else, with which the same command goes on.
 void expect_resumable(const fs::path& out, const Arguments& command) {
   EXPECT_FALSE(fs::exists(out / "config.json"));
-  const auto kept = content_of(out);
+  const auto kept = files_in(out);
   EXPECT_GT(kept.size(), 0u);
   for (const auto& [name, bytes] : kept) EXPECT_TRUE(name.ends_with(".safetensors")) << name;
   const Outcome rest = run_program(command);
   EXPECT_EQ(rest.code, 0) << rest.err;
-  const auto all = content_of(out);
+  const auto all = files_in(out);
   for (const auto& [name, bytes] : kept) EXPECT_EQ(all.at(name), bytes) << name;
 }
 

@@ -1,6 +1,7 @@
 #include "support/golden.h"
 
 #include "base/error.h"
+#include "base/mapped_file.h"
 #include "tensor/element.h"
 
 #include <gtest/gtest.h>
@@ -179,6 +180,13 @@ void write_file(const std::filesystem::path& path, std::string_view content) {
   out.write(content.data(), static_cast<std::streamsize>(content.size()));
   out.close();
   if (!out) fail("{}: cannot write", path.string());
+}
+
+Files files_in(const std::filesystem::path& folder) {
+  Files files;
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    files[entry.path().filename().string()] = read_text_file(entry.path());
+  return files;
 }
 
 }  // namespace calandra

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -87,6 +88,10 @@ class TemporaryFolder {
 };
 
 void write_file(const std::filesystem::path& path, std::string_view content);
+
+/// The files of a folder without sub-folders: name and content.
+using Files = std::map<std::string, std::string>;
+Files files_in(const std::filesystem::path& folder);
 
 /// The message of the Error that `action` throws, or "" if it throws none.
 template <class Action>
