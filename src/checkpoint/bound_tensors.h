@@ -20,6 +20,10 @@ struct BoundTensor {
 
 /// Holds pointers into itself: may be moved, not copied.
 struct BoundTensors {
+  BoundTensors() = default;
+  BoundTensors(BoundTensors&&) = default;
+  BoundTensors& operator=(BoundTensors&&) = default;
+
   Config config;
   Shards shards;
   std::vector<BoundTensor> tensors;  // of the network, in the order of bind()

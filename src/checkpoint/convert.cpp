@@ -117,8 +117,23 @@ class Recipe {
   std::vector<std::string> ragged_;
 };
 
+/// A tensor of the source, each piece of which is made from bytes that no other piece needs: read once, they need not stay in memory.
+class SourcePieces : public TensorPieces {
+ public:
+  EncodedPiece encode(std::int64_t piece) const final {
+    EncodedPiece made = make(piece);
+    for (const std::span<const std::byte> bytes : sources_of(piece)) release_pages(bytes);
+    return made;
+  }
+
+ private:
+  virtual EncodedPiece make(std::int64_t piece) const = 0;
+  /// Of the tensor, and of its scales if the piece has all of them.
+  virtual std::array<std::span<const std::byte>, 2> sources_of(std::int64_t piece) const = 0;
+};
+
 /// A matrix of the source in another form.
-class ConvertedMatrix : public TensorPieces {
+class ConvertedMatrix : public SourcePieces {
  public:
   ConvertedMatrix(const BoundTensor& source, StoredAs stored, const Kernels& kernels)
       : source_(source),
@@ -130,9 +145,9 @@ class ConvertedMatrix : public TensorPieces {
   std::int64_t num_pieces() const override { return ceil_div(matrix_.rows, rows_); }
   std::int64_t elements_of_piece() const override { return rows_ * matrix_.cols; }
 
-  EncodedPiece encode(std::int64_t piece) const override {
-    const std::int64_t begin = piece * rows_;
-    const std::int64_t count = std::min(rows_, matrix_.rows - begin);
+ private:
+  EncodedPiece make(std::int64_t piece) const override {
+    const std::int64_t begin = piece * rows_, count = rows_of(piece);
     const auto cols = static_cast<std::size_t>(matrix_.cols);
     std::vector<float> values(static_cast<std::size_t>(count) * cols);
     for (std::int64_t r = 0; r < count; ++r) {
@@ -144,13 +159,18 @@ class ConvertedMatrix : public TensorPieces {
              source_.stored.front()->file->path().filename().string());
       }
     }
-    const std::span<const std::byte> data = source_.stored.front()->view.data;
-    const std::size_t row_bytes = data.size() / static_cast<std::size_t>(matrix_.rows);
-    release_pages(data.subspan(static_cast<std::size_t>(begin) * row_bytes, static_cast<std::size_t>(count) * row_bytes));
     return encode_rows({values.data(), count, matrix_.cols, matrix_.cols}, stored_);
   }
 
- private:
+  std::array<std::span<const std::byte>, 2> sources_of(std::int64_t piece) const override {
+    const std::span<const std::byte> data = source_.stored.front()->view.data;
+    const std::size_t row_bytes = data.size() / static_cast<std::size_t>(matrix_.rows);
+    return {
+        data.subspan(static_cast<std::size_t>(piece * rows_) * row_bytes, static_cast<std::size_t>(rows_of(piece)) * row_bytes)};
+  }
+
+  std::int64_t rows_of(std::int64_t piece) const { return std::min(rows_, matrix_.rows - piece * rows_); }
+
   const BoundTensor& source_;
   const WeightMatrix& matrix_;
   StoredAs stored_;
@@ -159,7 +179,7 @@ class ConvertedMatrix : public TensorPieces {
 };
 
 /// A tensor of the source, with its scales if it has some, as it is.
-class CopiedTensor : public TensorPieces {
+class CopiedTensor : public SourcePieces {
  public:
   explicit CopiedTensor(std::span<const StoredTensor* const> stored) : data_(stored.front()->view.data) {
     if (stored.size() > 1) scales_ = stored.back()->view.data;
@@ -168,19 +188,17 @@ class CopiedTensor : public TensorPieces {
   std::int64_t num_pieces() const override { return ceil_div(std::ssize(data_), kCopyBytes); }
   std::int64_t elements_of_piece() const override { return std::min<std::int64_t>(std::ssize(data_), kCopyBytes); }
 
-  EncodedPiece encode(std::int64_t piece) const override {
-    const auto rest = data_.subspan(static_cast<std::size_t>(piece * kCopyBytes));
-    const auto part = rest.first(std::min(rest.size(), static_cast<std::size_t>(kCopyBytes)));
-    EncodedPiece copy{{part.begin(), part.end()}, {}};
-    release_pages(part);
-    if (piece == 0) {
-      copy.scales.assign(scales_.begin(), scales_.end());
-      release_pages(scales_);
-    }
-    return copy;
+ private:
+  EncodedPiece make(std::int64_t piece) const override {
+    const auto [part, scales] = sources_of(piece);
+    return {{part.begin(), part.end()}, {scales.begin(), scales.end()}};
   }
 
- private:
+  std::array<std::span<const std::byte>, 2> sources_of(std::int64_t piece) const override {
+    const auto rest = data_.subspan(static_cast<std::size_t>(piece * kCopyBytes));
+    return {rest.first(std::min(rest.size(), static_cast<std::size_t>(kCopyBytes))), piece == 0 ? scales_ : decltype(scales_)()};
+  }
+
   std::span<const std::byte> data_, scales_;
 };
 
