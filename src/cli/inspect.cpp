@@ -26,7 +26,7 @@ struct Inspected {
   Config config;
   GenerationDefaults generation;
   ModelSummary summary;
-  MemoryLayout layout;
+  MemoryLayout layout, fp8_layout;  // with latents in BF16 and in FP8
   std::optional<std::int64_t> tokenizer_tokens;
   std::string template_name;  // a file, or built-in
 };
@@ -84,7 +84,9 @@ Inspected inspect(const InspectArguments& arguments) {
   result.folder = locate_checkpoint(arguments.model);
   look_at_weights(arguments.overrides, result);
   look_at_text_files(result);
-  result.layout = memory_layout(result.config, CacheType::BF16, result.config.mtp_layers > 0);
+  const bool has_mtp = result.config.mtp_layers > 0;
+  result.layout = memory_layout(result.config, CacheType::BF16, has_mtp);
+  result.fp8_layout = memory_layout(result.config, {CacheType::Fp8, CacheType::BF16}, has_mtp);
   return result;
 }
 
@@ -200,14 +202,17 @@ std::string sizes(const ModelSummary& s) {
   return text;
 }
 
-std::string memory(const MemoryLayout& m) {
-  std::string text =
-      line("cache",
-           fmt::format(
-               "{} bytes a token{}", with_commas(m.cache_bytes_per_token()),
-               m.mtp_layers > 0 ? fmt::format(", {} more with the MTP layer", with_commas(m.mtp_cache_bytes_per_token())) : ""));
-  return text + line("state", fmt::format("{} bytes a sequence, and {} of convolution tails", with_commas(m.state_bytes()),
-                                          with_commas(m.tails_bytes())));
+/// "10,368 bytes a token, 1,152 more with the MTP layer"
+std::string cache_bytes(const MemoryLayout& m) {
+  const std::string mtp =
+      m.mtp_layers > 0 ? fmt::format(", {} more with the MTP layer", with_commas(m.mtp_cache_bytes_per_token())) : "";
+  return fmt::format("{} bytes a token{}", with_commas(m.cache_bytes_per_token()), mtp);
+}
+
+std::string memory(const Inspected& m) {
+  return line("cache", cache_bytes(m.layout)) + line("", "with --kv fp8 " + cache_bytes(m.fp8_layout)) +
+         line("state", fmt::format("{} bytes a sequence, and {} of convolution tails", with_commas(m.layout.state_bytes()),
+                                   with_commas(m.layout.tails_bytes())));
 }
 
 std::string odd(const std::vector<std::string>& remarks) {
@@ -218,7 +223,7 @@ std::string odd(const std::vector<std::string>& remarks) {
 }
 
 std::string as_text(const Inspected& m) {
-  return architecture(m) + "\n" + sizes(m.summary) + "\n" + memory(m.layout) + odd(m.summary.remarks);
+  return architecture(m) + "\n" + sizes(m.summary) + "\n" + memory(m) + odd(m.summary.remarks);
 }
 
 Json as_json(const Config& c) {
@@ -271,6 +276,8 @@ Json as_json(const Inspected& m) {
   json["chat_template"] = m.template_name.empty() ? Json() : Json(m.template_name);
   json["memory"] = {{"cache_bytes_per_token", m.layout.cache_bytes_per_token()},
                     {"mtp_cache_bytes_per_token", m.layout.mtp_cache_bytes_per_token()},
+                    {"fp8_cache_bytes_per_token", m.fp8_layout.cache_bytes_per_token()},
+                    {"fp8_mtp_cache_bytes_per_token", m.fp8_layout.mtp_cache_bytes_per_token()},
                     {"state_bytes_per_sequence", m.layout.state_bytes()},
                     {"tail_bytes_per_sequence", m.layout.tails_bytes()}};
   json.update(to_json(m.summary));

@@ -32,6 +32,10 @@ TEST(Inspect, HeadersOfTheLargestModelGiveItsPublishedSize) {
   EXPECT_EQ(json["parameters"], 572'120'680'768);
   EXPECT_EQ(json["bytes"], 573'753'281'152);
   EXPECT_EQ(json["memory"]["cache_bytes_per_token"], 10'368);
+  EXPECT_EQ(json["memory"]["fp8_cache_bytes_per_token"], 9 * (576 + 4));
+  EXPECT_EQ(json["memory"]["fp8_mtp_cache_bytes_per_token"], 576 + 4);
+  EXPECT_THAT(text.out, AllOf(HasSubstr(" 10,368 bytes a token, 1,152 more with the MTP layer\n"),
+                              HasSubstr("with --kv fp8 5,220 bytes a token, 580 more with the MTP layer\n")));
   EXPECT_EQ(json["memory"]["state_bytes_per_sequence"], std::int64_t{252} << 20);
   EXPECT_THAT(json["missing"], IsEmpty());
 }
