@@ -1,6 +1,7 @@
 #include "memory/layout.h"
 
 #include "base/aligned.h"
+#include "base/error.h"
 #include "base/integer.h"
 
 #include <algorithm>
@@ -15,6 +16,7 @@ constexpr std::int64_t kConvStreams = 3;  // q, k, v
 }  // namespace
 
 MemoryLayout memory_layout(const Config& config, CacheTypes types, bool with_mtp) {
+  if (types.tails == CacheType::Fp8) fail("convolution tails as fp8: expected fp32 or bf16, as the convolution sees its inputs");
   MemoryLayout m;
   m.types = types;
   m.kda_layers = config.num_kda_layers();

@@ -59,6 +59,7 @@ struct MemoryLayout {
   std::int64_t mtp_cache_bytes_per_token() const;
 };
 
+/// Throws Error for FP8 tails.
 MemoryLayout memory_layout(const Config& config, CacheTypes types, bool with_mtp);
 
 }  // namespace calandra

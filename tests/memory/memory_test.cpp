@@ -60,6 +60,11 @@ TEST(MemoryLayout, PublishedStateTailAndLatentBytes) {
   }
 }
 
+TEST(MemoryLayout, TailsAreNeverFp8) {
+  const std::string error = error_of([] { memory_layout(published_config("ling-3.1-flash"), CacheType::Fp8, false); });
+  EXPECT_EQ(error, "convolution tails as fp8: expected fp32 or bf16, as the convolution sees its inputs");
+}
+
 TEST(MemoryLayout, PagesTileAttentionBlocksAndFitInABlock) {
   for (const std::string& name : golden_variants()) {
     const auto path = golden_path(name) / "config.json";
