@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -20,11 +21,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr double kGiga = 1e9;
 
-const std::vector<std::int64_t> kPrompts = {512, 4096};
-const std::vector<std::int64_t> kDepths = {0, 8192, 32768};
-const std::vector<std::int64_t> kBatches = {1, 4, 8, 16};
-
-std::vector<std::int64_t> those_up_to(std::int64_t most, const std::vector<std::int64_t>& numbers) {
+std::vector<std::int64_t> those_up_to(std::int64_t most, std::span<const std::int64_t> numbers) {
   std::vector<std::int64_t> kept;
   std::copy_if(numbers.begin(), numbers.end(), std::back_inserter(kept), [&](std::int64_t number) { return number <= most; });
   return kept;
@@ -34,11 +31,12 @@ std::vector<std::int64_t> those_up_to(std::int64_t most, const std::vector<std::
 BenchOptions bench_options(const BenchArguments& arguments, const Model& model) {
   BenchOptions options;
   const std::int64_t context = model.config().context;
-  options.prompts = arguments.prompts.value_or(those_up_to(context, kPrompts));
+  options.prompts = arguments.prompts.value_or(those_up_to(context, kBenchPrompts));
   if (options.prompts == std::vector<std::int64_t>{0}) options.prompts.clear();
   options.decode_tokens = arguments.decode_tokens;
-  options.depths = arguments.depths.value_or(those_up_to(std::max<std::int64_t>(0, context - arguments.decode_tokens), kDepths));
-  options.batches = arguments.batches.value_or(kBatches);
+  options.depths =
+      arguments.depths.value_or(those_up_to(std::max<std::int64_t>(0, context - arguments.decode_tokens), kBenchDepths));
+  options.batches = arguments.batches.value_or(std::vector<std::int64_t>(kBenchBatches.begin(), kBenchBatches.end()));
   if (options.prompts.empty() && options.decode_tokens == 0)
     fail("bench: the usual prompts do not fit the context of {}, expected lengths with --prompt", context);
   options.rounds = arguments.rounds.value_or(arguments.exclusive ? kExclusiveBenchRounds : kBenchRounds);
@@ -84,8 +82,6 @@ Json bytes_by_part(const BenchRow& row) {
   return json;
 }
 
-bool has_families(const Profile& profile) { return profile.total_seconds() > profile.seconds(Family::Other); }
-
 double seconds_a_token(const BenchRow& row, Family family) {
   return row.profile.seconds(family) / static_cast<double>(row.what.all_tokens() * row.runs);
 }
@@ -113,7 +109,7 @@ Json as_json(const BenchRow& row, const std::vector<MachineLimits>& limits) {
   add(json, "operations_per_second", row.operations_per_second());
   add(json, "share_of_peak", row.share_of_peak(limits));
   json["bytes_by_part"] = bytes_by_part(row);
-  if (has_families(row.profile)) json["seconds_by_family"] = seconds_by_family(row);
+  json["seconds_by_family"] = seconds_by_family(row);
   return json;
 }
 
@@ -130,16 +126,10 @@ Json as_json(const std::vector<MachineLimits>& limits) {
 }
 
 Json as_json(const BenchResult& result, const Model& model, const std::string& exclusive) {
-  Json json = {{"model", short_name(model.name())},
-               {"parameters", summarize(model.checkpoint()).parameters},
-               {"activations", name_of(model.options().activations)},
-               {"kv", name_of(model.layout().types.latents)},
-               {"threads", model.compute().threads().num_threads()},
-               {"instruction_set", name_of(model.compute().kernels().isa)},
-               {"exclusive", exclusive},
-               {"complete", result.complete},
-               {"machine", as_json(result.limits)},
-               {"rows", Json::array()}};
+  Json json = {{"model", short_name(model.name())}, {"parameters", summarize(model.checkpoint()).parameters}};
+  json.update(computing_as_json(model));
+  json.update(
+      {{"exclusive", exclusive}, {"complete", result.complete}, {"machine", as_json(result.limits)}, {"rows", Json::array()}});
   for (const BenchRow& row : result.rows) json["rows"].push_back(as_json(row, result.limits));
   return json;
 }
@@ -184,10 +174,8 @@ std::string range(const Spread& spread, double unit) {
 std::string header(const BenchResult& result, const Model& model) {
   const MachineLimits& last = result.limits.back();
   std::string text =
-      fmt::format("{}, {} parameters; {} activations, {} kv, {} threads, {}; median of {} rounds\n", short_name(model.name()),
-                  short_count(summarize(model.checkpoint()).parameters), name_of(model.options().activations),
-                  name_of(model.layout().types.latents), model.compute().threads().num_threads(),
-                  name_of(model.compute().kernels().isa), result.limits.size());
+      fmt::format("{}, {} parameters; {}; median of {} rounds\n", short_name(model.name()),
+                  short_count(summarize(model.checkpoint()).parameters), computing_line(model), result.limits.size());
   text += fmt::format("memory  {} GB/s: best of {} reads of {} by {} {} thread{}{}\n",
                       range(spread_over(result.limits, &MachineLimits::bytes_per_second), kGiga), last.tries,
                       short_bytes(last.read_bytes), last.threads, last.pinned ? "pinned" : "unpinned",
@@ -217,8 +205,6 @@ std::string rows_table(const BenchResult& result) {
 }
 
 std::string families_table(const BenchResult& result) {
-  const auto profiled = [](const BenchRow& row) { return has_families(row.profile); };
-  if (std::none_of(result.rows.begin(), result.rows.end(), profiled)) return "";
   std::string text = fmt::format("\n{:<24}", "microseconds a token");
   for (const std::string_view name : kFamilyNames) text += fmt::format("{:>15}", name);
   text += "\n";

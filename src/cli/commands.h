@@ -8,6 +8,7 @@
 #include "checkpoint/synthetic_config.h"
 #include "model/compute.h"
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -88,6 +89,9 @@ struct BenchArguments {
 };
 
 /// Of a bench, unless the command line says.
+inline constexpr std::array<std::int64_t, 2> kBenchPrompts = {512, 4096};
+inline constexpr std::array<std::int64_t, 3> kBenchDepths = {0, 8192, 32768};
+inline constexpr std::array<std::int64_t, 4> kBenchBatches = {1, 4, 8, 16};
 inline constexpr int kBenchRounds = 3;
 inline constexpr int kExclusiveBenchRounds = 5;
 

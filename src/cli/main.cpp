@@ -4,6 +4,7 @@
 #include "cli/commands.h"
 #include "cli/terminal.h"
 
+#include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
@@ -352,16 +353,16 @@ Exit codes as for run; after Ctrl-C what has been measured is printed, and the c
     a.model.model = CALANDRA_BUNDLED_MODEL;
     command.add_option("MODEL", a.model.model, kModelHelp)->default_str("the bundled model");
     add_numbers(command, "-p,--prompt", a.prompts, 0, kMaxContext, "Lengths of prompts; 0: none")
-        ->default_str("512,4096")
+        ->default_str(fmt::format("{}", fmt::join(kBenchPrompts, ",")))
         ->group("What is measured");
     add_number(command, "-n,--decode", a.decode_tokens, 0, kMaxContext, "Tokens that every sequence decodes; 0: none")
         ->default_str(std::to_string(a.decode_tokens))
         ->group("What is measured");
     add_numbers(command, "--depth", a.depths, 0, kMaxContext, "Tokens of context before the first decoded one")
-        ->default_str("0,8192,32768")
+        ->default_str(fmt::format("{}", fmt::join(kBenchDepths, ",")))
         ->group("What is measured");
     add_numbers(command, "--batch", a.batches, 1, kMostBatch, "Sequences that are decoded together")
-        ->default_str("1,4,8,16")
+        ->default_str(fmt::format("{}", fmt::join(kBenchBatches, ",")))
         ->group("What is measured");
     add_number(command, "--rounds", a.rounds, 1, kMostRounds, "How often everything is measured")
         ->default_str(fmt::format("{}; {} with --exclusive", kBenchRounds, kExclusiveBenchRounds))

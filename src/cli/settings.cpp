@@ -36,6 +36,19 @@ std::string_view name_of(CacheType type) {
   return "";
 }
 
+std::string computing_line(const Model& model) {
+  return fmt::format("{} activations, {} kv, {} threads, {}", name_of(model.options().activations),
+                     name_of(model.layout().types.latents), model.compute().threads().num_threads(),
+                     name_of(model.compute().kernels().isa));
+}
+
+nlohmann::ordered_json computing_as_json(const Model& model) {
+  return {{"activations", name_of(model.options().activations)},
+          {"kv", name_of(model.layout().types.latents)},
+          {"threads", model.compute().threads().num_threads()},
+          {"instruction_set", name_of(model.compute().kernels().isa)}};
+}
+
 GenerationOptions generation_options(const RunArguments& arguments, const Model& model) {
   const GenerationDefaults& suggested = model.checkpoint().generation();
   GenerationOptions options;
@@ -57,20 +70,18 @@ GenerationOptions generation_options(const RunArguments& arguments, const Model&
 
 nlohmann::ordered_json settings_as_json(const GenerationOptions& options, const Model& model) {
   const SamplingOptions& sampling = options.sampling;
-  return {{"temperature", sampling.temperature},
-          {"top_k", sampling.top_k},
-          {"top_p", sampling.top_p},
-          {"min_p", sampling.min_p},
-          {"seed", sampling.seed},
-          {"max_tokens", options.max_tokens},
-          {"stop", options.stop},
-          {"stop_ids", options.stop_ids},
-          {"model", short_name(model.name())},
-          {"context", model.config().context},
-          {"activations", name_of(model.options().activations)},
-          {"kv", name_of(model.layout().types.latents)},
-          {"threads", model.compute().threads().num_threads()},
-          {"instruction_set", name_of(model.compute().kernels().isa)}};
+  nlohmann::ordered_json json = {{"temperature", sampling.temperature},
+                                 {"top_k", sampling.top_k},
+                                 {"top_p", sampling.top_p},
+                                 {"min_p", sampling.min_p},
+                                 {"seed", sampling.seed},
+                                 {"max_tokens", options.max_tokens},
+                                 {"stop", options.stop},
+                                 {"stop_ids", options.stop_ids},
+                                 {"model", short_name(model.name())},
+                                 {"context", model.config().context}};
+  json.update(computing_as_json(model));
+  return json;
 }
 
 GenerationOptions with_saved_settings(const GenerationOptions& options, const nlohmann::ordered_json& saved,
@@ -101,11 +112,9 @@ GenerationOptions with_saved_settings(const GenerationOptions& options, const nl
 
 std::string settings_line(const GenerationOptions& options, const Model& model) {
   const SamplingOptions& sampling = options.sampling;
-  return fmt::format(
-      "temperature {:g}, top-k {}, top-p {:g}, min-p {:g}, seed {}; context {}; {} activations, {} kv, {} threads, {}",
-      sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, sampling.seed, with_commas(model.config().context),
-      name_of(model.options().activations), name_of(model.layout().types.latents), model.compute().threads().num_threads(),
-      name_of(model.compute().kernels().isa));
+  return fmt::format("temperature {:g}, top-k {}, top-p {:g}, min-p {:g}, seed {}; context {}; {}", sampling.temperature,
+                     sampling.top_k, sampling.top_p, sampling.min_p, sampling.seed, with_commas(model.config().context),
+                     computing_line(model));
 }
 
 std::string speed_line(const Generation& made) {

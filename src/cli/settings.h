@@ -16,6 +16,10 @@ namespace calandra {
 std::string_view name_of(Activations activations);
 std::string_view name_of(CacheType type);
 
+/// What a model computes with, of which answers and speeds depend: "bf16 activations, bf16 kv, 2 threads, avx2"
+std::string computing_line(const Model& model);
+nlohmann::ordered_json computing_as_json(const Model& model);
+
 /// Throws UsageError for values out of range.
 GenerationOptions generation_options(const RunArguments& arguments, const Model& model);
 

@@ -11,6 +11,7 @@
 #include <optional>
 #include <random>
 #include <span>
+#include <string>
 
 namespace calandra {
 namespace {
@@ -75,8 +76,7 @@ class Bench {
     for (const BenchCase& c : cases_) {
       BenchRow row;
       row.what = c;
-      for (std::int64_t layer = 0; layer < model_.config().layers; ++layer)
-        row.moe_layers += model_.config().is_moe(layer) ? 1 : 0;
+      row.moe_layers = cost_.moe_layers();
       result.rows.push_back(std::move(row));
     }
     try {
@@ -137,8 +137,10 @@ class Bench {
         largest + layout_.sequence_blocks(std::max(deepest(), kPrefillTokens)) + boundaries * blocks_of_resumed(layout_);
     const std::int64_t bytes = blocks * layout_.block_bytes, available = available_memory_bytes();
     if (widest != nullptr && bytes > available) {
-      fail("depth {}, batch {}: needs {} bytes for states and cache, found {} bytes of memory available", widest->depth,
-           widest->batch, bytes, available);
+      const std::string what = widest->kind == BenchCase::Kind::Prompt
+                                   ? fmt::format("a prompt of {} tokens", widest->tokens)
+                                   : fmt::format("depth {}, batch {}", widest->depth, widest->batch);
+      fail("{}: needs {} bytes for states and cache, found {} bytes of memory available", what, bytes, available);
     }
     return blocks;
   }

@@ -16,10 +16,10 @@ namespace calandra {
 
 struct BenchOptions {
   std::vector<std::int64_t> prompts;  // tokens of each prompt; empty: none is measured
-  std::int64_t decode_tokens = 64;    // of every sequence; 0: no decoding is measured
+  std::int64_t decode_tokens = 0;     // of every sequence; 0: no decoding is measured
   std::vector<std::int64_t> depths;   // tokens before the first decoded one
   std::vector<std::int64_t> batches;  // sequences that are decoded together
-  int rounds = 3;
+  int rounds = 1;
   double least_seconds = 0.5;  // of a row in a round: what takes less is run again until it has taken that long
   MachineOptions machine;
 };

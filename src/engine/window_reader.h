@@ -15,12 +15,12 @@ class WindowReader {
  public:
   /// `window` tokens are seen at a time; 0: the model's context. `tokens` must outlive the reader. Throws Error for a text of fewer than 2
   /// tokens and a window that is not 2 to the context.
-  WindowReader(Model& model, std::span<const std::int32_t> tokens, std::int64_t window = 0);
+  WindowReader(Model& model, std::span<const std::int32_t> tokens, std::int64_t window);
 
   /// Computes the next rows; false at the end of the text. All models make the same steps. Throws Error if a logit is not finite.
   bool step();
 
-  std::int64_t num_rows() const { return static_cast<std::int64_t>(rows_); }
+  std::int64_t num_rows() const { return rows_; }
   /// Position in the text of what row `row` predicts, and that token.
   std::int64_t position(std::int64_t row) const { return begin_ + row + 1; }
   std::int32_t next_token(std::int64_t row) const { return tokens_[static_cast<std::size_t>(position(row))]; }

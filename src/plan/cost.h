@@ -49,6 +49,7 @@ class CostModel {
 
   StepCost cost_of(const Step& step) const;
 
+  std::int64_t moe_layers() const { return moe_layers_; }
   /// Distinct experts of one row, summed over the layers: what a token decoded alone reads.
   std::int64_t experts_of_a_row() const { return moe_layers_ * top_k_; }
   /// All of them, which no step exceeds.

@@ -172,7 +172,7 @@ TEST_P(Golden, Fp8ActivationsAreNoWorseThanTheirMeasuredLevel) {
 /// Relative rms error of the logits with FP8 latents, as in docs/numerics.md.
 TEST_P(Golden, Fp8LatentsAreNoWorseThanTheirMeasuredLevel) {
   const std::map<std::string, double> levels = {{"a_tiny_bf16", 5.0e-2}, {"b_flash_bf16", 2.2e-2}, {"c_flash31_fp8", 6.7e-3},
-                                                {"d_mix_fp4", 2.6e-2},   {"e_tiny_ue8m0", 2.0e-2}, {"f_odd_f32", 9.5e-2}};
+                                                {"d_mix_fp4", 2.6e-2},   {"e_tiny_ue8m0", 1.9e-2}, {"f_odd_f32", 9.5e-2}};
   const auto golden = GoldenTensors::load(golden_path(GetParam()) / "golden.safetensors");
   ModelOptions options;
   options.latents = CacheType::Fp8;
