@@ -11,6 +11,7 @@ usage() {
   cat <<'END'
 ./calandra.sh run [MODEL] [options]   build if needed, then chat in the terminal (without MODEL: the bundled model)
 ./calandra.sh run -p "TEXT"           print a completion and exit
+./calandra.sh build                   build if needed: build/release/bin/calandra
 ./calandra.sh test                    build and run all tests
 ./calandra.sh check [STEP...]         everything that must pass before a change is finished; help check lists the steps
 ./calandra.sh help [COMMAND]          this text, or about one command
@@ -156,6 +157,10 @@ case ${1:-help} in
     build_binary
     exec "$binary" "$@"
     ;;
+  build)
+    [[ $# == 1 ]] || die "build: found '$2', expected nothing after it"
+    build_binary
+    ;;
   test)
     [[ $# == 1 ]] || die "test: found '$2', expected nothing after it; ctest --test-dir build/release -R NAME runs some tests"
     run_tests
@@ -171,7 +176,7 @@ case ${1:-help} in
     ;;
   help | -h | --help)
     case ${2:-} in
-      "" | test) usage ;;
+      "" | build | test) usage ;;
       check) exec "$root/calandra.sh" check --help ;;
       *)
         build_binary
