@@ -4,6 +4,7 @@
 #include "checkpoint/summary.h"
 #include "engine/session.h"
 #include "memory/sequence_memory.h"
+#include "plan/available_memory.h"
 
 #include <algorithm>
 #include <chrono>

@@ -2,9 +2,9 @@
 
 #include "base/cores.h"
 #include "base/error.h"
+#include "plan/available_memory.h"
 
 #include <sys/mman.h>
-#include <unistd.h>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -16,7 +16,6 @@
 #include <barrier>
 #include <cerrno>
 #include <chrono>
-#include <cstdio>
 #include <cstring>
 #include <functional>
 #include <limits>
@@ -282,16 +281,6 @@ std::uint64_t sum_of_words(Isa isa, std::span<const std::uint64_t> words) {
 #endif
     default: return sum_plain(words.data(), count);
   }
-}
-
-std::int64_t available_memory_bytes() {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen("/proc/meminfo", "r"), &std::fclose);
-  char line[256];
-  long long kilobytes = 0;
-  while (file && std::fgets(line, sizeof(line), file.get()) != nullptr) {
-    if (std::sscanf(line, "MemAvailable: %lld kB", &kilobytes) == 1) return kilobytes * 1024;
-  }
-  return std::int64_t{::sysconf(_SC_PHYS_PAGES)} * ::sysconf(_SC_PAGE_SIZE);
 }
 
 MachineLimits measure_machine(const MachineOptions& options) {

@@ -35,9 +35,6 @@ struct MachineLimits {
 /// Takes about a second. Throws Error if there is no memory to read or no thread to do it.
 MachineLimits measure_machine(const MachineOptions& options);
 
-/// Memory that can be had without pushing something out to disk, in bytes: MemAvailable of /proc/meminfo, or what the machine has.
-std::int64_t available_memory_bytes();
-
 /// What a try reads where `wanted` bytes are asked for: whole steps for every thread, at most half of what is available. Throws Error if
 /// that is too little to say something of the memory.
 std::int64_t bytes_to_read(std::int64_t wanted, std::int64_t available, int threads);
