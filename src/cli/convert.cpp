@@ -7,6 +7,7 @@
 #include "cli/open_model.h"
 #include "cli/terminal.h"
 #include "engine/compare.h"
+#include "engine/window_reader.h"
 
 #include <nlohmann/json.hpp>
 
@@ -30,7 +31,8 @@ struct Check {
 std::vector<std::int32_t> tokens_of(const std::filesystem::path& folder, const std::filesystem::path& file) {
   const std::filesystem::path tokenizer = folder / "tokenizer.json";
   if (!is_there(tokenizer)) fail("{}: no tokenizer.json, which --check needs", folder.string());
-  std::vector<std::int32_t> tokens = Tokenizer::load(tokenizer).encode(read_input(file));
+  const std::string text = read_text(file);
+  std::vector<std::int32_t> tokens = Tokenizer::load(tokenizer).encode(text);
   if (tokens.size() < 2) fail("{}: a text of {} tokens, expected at least 2", input_name(file), tokens.size());
   return tokens;
 }
@@ -132,10 +134,12 @@ Json as_json(const Check& check) {
 }  // namespace
 
 int convert_command(const ConvertArguments& arguments) {
+  if (arguments.window != 0 && !arguments.check) throw UsageError("--window: expected --check FILE beside it");
   const std::filesystem::path source = locate_checkpoint(arguments.model);
   std::vector<std::int32_t> tokens;
   if (arguments.check) tokens = tokens_of(source, *arguments.check);
   const Conversion conversion(source, arguments.options);
+  check_window(arguments.window, conversion.config().context);
   const bool was_finished = conversion.is_finished(arguments.folder);
   if (!was_finished) {
     for (const std::string& remark : conversion.remarks()) write_note(fmt::format("note: {}\n", one_line(remark)));
@@ -144,9 +148,9 @@ int convert_command(const ConvertArguments& arguments) {
   const auto target = name_of(arguments.options.target);
   if (!arguments.json) {
     write_out(fmt::format("{}: {}{} of {}, {} parameters, {} tensor bytes have become {} in {} file{}\n",
-                          arguments.folder.string(), was_finished ? "finished before: " : "", target, short_name(arguments.model),
-                          with_commas(conversion.parameters()), with_commas(conversion.source_bytes()),
-                          with_commas(conversion.tensor_bytes()), conversion.num_shards(),
+                          one_line(arguments.folder.string()), was_finished ? "finished before: " : "", target,
+                          one_line(short_name(arguments.model)), with_commas(conversion.parameters()),
+                          with_commas(conversion.source_bytes()), with_commas(conversion.tensor_bytes()), conversion.num_shards(),
                           conversion.num_shards() == 1 ? "" : "s"));
     if (arguments.check) write_out(as_text(check(arguments, source, tokens)));
     return kExitSuccess;

@@ -54,10 +54,12 @@ std::int64_t parse_size(const std::string& text) {
     if (binary) unit.erase(0, 1);
     size *= std::pow(binary ? 1024 : 1000, prefix + 1);
   }
-  if (error != std::errc() || !(unit.empty() || unit == "B") || !(size >= 1 && size <= 1e15) || size != std::floor(size))
+  const double whole = std::round(size);
+  const bool is_whole = std::fabs(size - whole) <= 1e-15 * size;  // 4.1 times a million is not quite 4,100,000
+  if (error != std::errc() || !(unit.empty() || unit == "B") || !(size >= 1 && size <= 1e15) || !is_whole)
     throw UsageError(
         fmt::format("--shard-size {}: expected whole bytes up to 1,000 TB, as in 4500000000, 4.5GB or 512MiB", text));
-  return static_cast<std::int64_t>(size);
+  return static_cast<std::int64_t>(whole);
 }
 
 /// What a word that an option takes stands for.

@@ -22,7 +22,7 @@ int make_checkpoint_command(const MakeCheckpointArguments& arguments) {
     return kExitInterrupted;
   }
   bar.clear();
-  write_out(fmt::format("{}: {} in {}, {} parameters, {} tensor bytes in {} file{}{}\n", arguments.folder.string(),
+  write_out(fmt::format("{}: {} in {}, {} parameters, {} tensor bytes in {} file{}{}\n", one_line(arguments.folder.string()),
                         name_of(options.model), name_of(options.format), with_commas(size.parameters),
                         with_commas(size.tensor_bytes), size.shards, size.shards == 1 ? "" : "s",
                         options.headers_only ? ", all holes" : ""));

@@ -1,6 +1,7 @@
 #include "cli/open_model.h"
 
 #include "cli/terminal.h"
+#include "text/unicode.h"
 
 #include <unistd.h>
 
@@ -61,6 +62,13 @@ std::string read_input(const std::filesystem::path& file) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> stream(std::fopen(file.c_str(), "r"), &std::fclose);
   if (!stream) fail("{}: cannot open: {}", file.string(), std::strerror(errno));
   return read_stream(stream.get(), input_name(file));
+}
+
+std::string read_text(const std::filesystem::path& file) {
+  std::string text = read_input(file);
+  if (!is_valid_utf8(text))
+    write_note(fmt::format("note: {} is not all UTF-8; U+FFFD stands for stray bytes\n", one_line(input_name(file))));
+  return text;
 }
 
 std::string input_name(const std::filesystem::path& file) { return file == "-" ? "standard input" : file.string(); }

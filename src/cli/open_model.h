@@ -17,6 +17,9 @@ std::string short_name(const std::string& folder_or_name);
 /// All of a file, a pipe or, for "-", standard input. Throws Error that names it.
 std::string read_input(const std::filesystem::path& file);
 
+/// The same for a text; a note says so if it is not all UTF-8.
+std::string read_text(const std::filesystem::path& file);
+
 /// What to call that in a line of text: "standard input" for "-".
 std::string input_name(const std::filesystem::path& file);
 

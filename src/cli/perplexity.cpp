@@ -2,7 +2,6 @@
 #include "cli/commands.h"
 #include "cli/open_model.h"
 #include "cli/terminal.h"
-#include "text/unicode.h"
 
 #include <nlohmann/json.hpp>
 
@@ -11,9 +10,7 @@
 namespace calandra {
 
 int perplexity_command(const PerplexityArguments& arguments) {
-  const std::string text = read_input(arguments.file);
-  if (!is_valid_utf8(text))
-    write_note(fmt::format("note: {} is not all UTF-8; U+FFFD stands for stray bytes\n", one_line(input_name(arguments.file))));
+  const std::string text = read_text(arguments.file);
   const auto model = open_model(arguments.model);
   const std::vector<std::int32_t> tokens = model->tokenizer().encode(text);
 

@@ -13,13 +13,17 @@ constexpr std::int64_t kRowsPerStep = 64;
 
 std::int64_t checked_window(const Model& model, std::int64_t tokens, std::int64_t window) {
   if (tokens < 2) fail("text of {} tokens: expected at least 2", tokens);
-  const std::int64_t limit = model.config().context;
-  const std::int64_t actual = window == 0 ? limit : window;
-  if (actual < 2 || actual > limit) fail("window of {} tokens: expected 2 to the context of {}", actual, limit);
-  return std::min(actual, tokens);
+  const std::int64_t context = model.config().context;
+  check_window(window, context);
+  return std::min(window == 0 ? context : window, tokens);
 }
 
 }  // namespace
+
+void check_window(std::int64_t window, std::int64_t context) {
+  const std::int64_t actual = window == 0 ? context : window;
+  if (actual < 2 || actual > context) fail("window of {} tokens: expected 2 to the context of {}", actual, context);
+}
 
 double log_sum_exp(std::span<const float> logits) {
   const double largest = *std::max_element(logits.begin(), logits.end());

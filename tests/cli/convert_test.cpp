@@ -134,9 +134,30 @@ TEST(ConvertCommand, MistakesAreNamed) {
   fails({"convert", kBundledModel, out, "--to", "fp4", "--check", folder / "none"}, 1, "none: cannot open");
   fails({"convert", golden_path("a_tiny_bf16"), out, "--to", "fp4", "--check", kBundledModel + "/README.md"}, 1,
         "no tokenizer.json");
+  fails({"convert", kBundledModel, out, "--to", "fp4", "--shard-size", "0.0001KB"}, 2, "expected whole bytes");
+  fails({"convert", kBundledModel, out, "--to", "fp4", "--window", "64"}, 2, "--window: expected --check FILE beside it");
+  write_file(folder / "text", kText);
+  fails({"convert", kBundledModel, out, "--to", "fp4", "--check", folder / "text", "--window", "1000000"}, 1,
+        "window of 1000000 tokens: expected 2 to the context of ");  // before anything is converted
   EXPECT_FALSE(fs::exists(out));
+  fs::remove(folder / "text");
   write_file(folder / "notes.txt", "mine");
   fails({"convert", kBundledModel, folder.path(), "--to", "fp4"}, 1, "found notes.txt, which is no part of it");
+}
+
+TEST(ConvertCommand, ASizeInTenthsOfAUnitIsWholeBytes) {
+  const TemporaryFolder folder;
+  const Json json =
+      run_program({"convert", kBundledModel, folder / "out", "--to", "fp8", "--shard-size", "4.1MB", "--json"}).json();
+  EXPECT_EQ(json["files"], 2);
+}
+
+TEST(ConvertCommand, ATextThatIsNotAllTextIsRemarked) {
+  const TemporaryFolder folder;
+  write_file(folder / "text", std::string(kText) + "\xFF\xFE");
+  const Outcome bundled = run_program({"convert", kBundledModel, folder / "out", "--to", "fp4", "--check", folder / "text"});
+  EXPECT_EQ(bundled.code, 0) << bundled.err;
+  EXPECT_THAT(bundled.err, HasSubstr("text is not all UTF-8; U+FFFD stands for stray bytes\n"));
 }
 
 TEST(ConvertCommand, WhatStaysAsItIsIsRemarkedInOneLine) {
