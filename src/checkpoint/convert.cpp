@@ -4,6 +4,7 @@
 #include "base/integer.h"
 #include "base/mapped_file.h"
 #include "base/new_file.h"
+#include "checkpoint/stored_weights.h"
 #include "checkpoint/target_folder.h"
 #include "kernels/kernels.h"
 
@@ -13,6 +14,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
+#include <limits>
 #include <numeric>
 #include <system_error>
 #include <unordered_map>
@@ -132,6 +135,19 @@ class SourcePieces : public TensorPieces {
   virtual std::array<std::span<const std::byte>, 2> sources_of(std::int64_t piece) const = 0;
 };
 
+/// The largest magnitude that a form holds with a scale that may be opened again.
+float most_of(StoredAs stored) {
+  switch (stored) {
+    case StoredAs::Fp8:
+    case StoredAs::Fp8PowerOfTwo:
+    case StoredAs::Fp8E8m0: return 448 * kMostFp8Scale;
+    case StoredAs::Bf16: return 0x1.FEp127f;  // above it is half a step to infinity
+    case StoredAs::F32:
+    case StoredAs::Mxfp4: return std::numeric_limits<float>::max();
+  }
+  return std::numeric_limits<float>::max();
+}
+
 /// A matrix of the source in another form.
 class ConvertedMatrix : public SourcePieces {
  public:
@@ -153,11 +169,8 @@ class ConvertedMatrix : public SourcePieces {
     for (std::int64_t r = 0; r < count; ++r) {
       const std::span<float> row = std::span(values).subspan(static_cast<std::size_t>(r) * cols, cols);
       kernels_.decode_row(matrix_, begin + r, row);
-      const auto bad = std::find_if(row.begin(), row.end(), [](float value) { return !std::isfinite(value); });
-      if (bad != row.end()) {
-        fail("{}: element [{}, {}] is {} in {}, expected a finite number", source_.spec.name, begin + r, bad - row.begin(), *bad,
-             source_.stored.front()->file->path().filename().string());
-      }
+      const auto bad = std::find_if(row.begin(), row.end(), [&](float value) { return !(std::fabs(value) <= most_); });
+      if (bad != row.end()) fail_at(begin + r, bad - row.begin(), *bad);
     }
     return encode_rows({values.data(), count, matrix_.cols, matrix_.cols}, stored_);
   }
@@ -171,9 +184,17 @@ class ConvertedMatrix : public SourcePieces {
 
   std::int64_t rows_of(std::int64_t piece) const { return std::min(rows_, matrix_.rows - piece * rows_); }
 
+  [[noreturn]] void fail_at(std::int64_t row, std::int64_t col, float value) const {
+    const std::string expected =
+        std::isfinite(value) ? fmt::format("at most {}, which is what the new format holds", most_) : "a finite number";
+    fail("{}: element [{}, {}] is {} in {}, expected {}", source_.spec.name, row, col, value,
+         source_.stored.front()->file->path().filename().string(), expected);
+  }
+
   const BoundTensor& source_;
   const WeightMatrix& matrix_;
   StoredAs stored_;
+  float most_ = most_of(stored_);
   const Kernels& kernels_;
   std::int64_t rows_;
 };
@@ -202,13 +223,21 @@ class CopiedTensor : public SourcePieces {
   std::span<const std::byte> data_, scales_;
 };
 
+/// Reads all scales of a tensor that has some: bind_tensors() did not.
+void check_scales_of(const BoundTensor& tensor) {
+  if (tensor.matrix.scales != nullptr) check_scales(tensor.names.back(), *tensor.stored.back(), tensor.matrix.format);
+}
+
 ShardTensor copy_of(const BoundTensor& tensor) {
   ShardTensor copy;
   for (std::size_t i = 0; i < tensor.stored.size(); ++i) {
     const TensorView& view = tensor.stored[i]->view;
     copy.headers.push_back({tensor.names[i], view.type, view.shape});
   }
-  copy.pieces = [&tensor] { return std::make_shared<const CopiedTensor>(tensor.stored); };
+  copy.pieces = [&tensor] {
+    check_scales_of(tensor);
+    return std::make_shared<const CopiedTensor>(tensor.stored);
+  };
   return copy;
 }
 
@@ -247,9 +276,28 @@ std::optional<std::string> file_begun(std::string name) {
   return name;
 }
 
-bool has_content(const fs::path& path, std::string_view expected) {
+bool has_content(const fs::path& path, std::span<const std::byte> expected) {
   const MappedFile file(path);
-  return std::ranges::equal(file.bytes(), std::as_bytes(std::span(expected)));
+  const auto found = file.bytes();
+  if (found.size() != expected.size()) return false;
+  return found.empty() || std::memcmp(found.data(), expected.data(), found.size()) == 0;  // it may be large
+}
+bool has_content(const fs::path& path, std::string_view expected) {
+  return has_content(path, std::as_bytes(std::span(expected)));
+}
+
+/// `between` is called after every few megabytes.
+void copy_file(const fs::path& from, const fs::path& to, const std::function<void()>& between) {
+  const MappedFile source(from);
+  NewFile copy(to);
+  for (auto rest = source.bytes(); !rest.empty();) {
+    const auto part = rest.first(std::min(rest.size(), static_cast<std::size_t>(kCopyBytes)));
+    copy.write(part);
+    release_pages(part);
+    rest = rest.subspan(part.size());
+    between();
+  }
+  copy.commit();
 }
 
 }  // namespace
@@ -275,6 +323,7 @@ void Conversion::plan_tensors(const ConversionOptions& options) {
     const int step = wanted ? coarseness(*wanted) - coarseness(tensor.matrix.format) : 0;
     if (step > 0) {
       tensors.push_back({stored_headers(tensor.spec, *wanted), [&tensor, stored = *wanted, &kernels] {
+                           check_scales_of(tensor);
                            return std::make_shared<const ConvertedMatrix>(tensor, stored, kernels);
                          }});
       changed = true;
@@ -315,7 +364,8 @@ void Conversion::plan_other_files() {
     const bool is_shard = std::any_of(source_.shards.files.begin(), source_.shards.files.end(),
                                       [&](const auto& file) { return file->path().filename() == name; });
     if (name == kConfigName || name == ShardPlan::kIndexName || is_shard) continue;
-    if (entry.is_regular_file(ignored) && !is_weight_file(name)) {
+    if (entry.is_regular_file(ignored) && !is_weight_file(name) && !file_begun(name)) {
+      other_bytes_ += std::ssize(MappedFile(entry.path()).bytes());  // one that cannot be read is named now, not hours later
       other_files_.push_back(name);
     } else {
       left.push_back(name);
@@ -392,7 +442,7 @@ std::vector<bool> Conversion::shards_in(const fs::path& target) const {
     if (const auto begun = file_begun(name)) return is_planned(*begun);
     if (const auto shard = shard_numbers.find(name); shard != shard_numbers.end()) return is_made(file, shard->second);
     if (name == kConfigName) return has_content(file, config_text_);
-    if (is_other(name)) return has_content(file, read_text_file(folder_ / name));
+    if (is_other(name)) return has_content(file, MappedFile(folder_ / name).bytes());
     return is_planned(name) && has_content(file, shards_->index());
   };
   std::vector<bool> made(num_shards(), false);
@@ -425,7 +475,7 @@ void Conversion::write_shards(const fs::path& target, const std::vector<bool>& m
     state.done_bytes += shards_->bytes_of(i);
     ++state.finished_shards;
   }
-  require_space(target, state.total_bytes - state.done_bytes);
+  require_space(target, state.total_bytes - state.done_bytes + other_bytes_);
   ThreadPool pool(num_threads_);
   const BytesWritten written = [&](std::int64_t bytes) {
     state.done_bytes += bytes;
@@ -450,12 +500,10 @@ void Conversion::write(const fs::path& target, const std::function<void(const Co
   }
   write_shards(target, made, progress);
   if (shards_->has_index()) write_text_file(target / ShardPlan::kIndexName, shards_->index());
-  for (const std::string& name : other_files_) {
-    const MappedFile source(folder_ / name);
-    NewFile copy(target / name);
-    copy.write(source.bytes());
-    copy.commit();
-  }
+  const auto look = [&] {
+    if (progress) progress({tensor_bytes(), tensor_bytes(), num_shards(), num_shards()});
+  };
+  for (const std::string& name : other_files_) copy_file(folder_ / name, target / name, look);
   write_text_file(target / kConfigName, config_text_);
   created.keep();
 }

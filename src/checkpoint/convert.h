@@ -83,6 +83,7 @@ class Conversion {
   std::optional<ShardPlan> shards_;
   std::string config_text_;               // of the new config.json
   std::vector<std::string> other_files_;  // names of files to copy
+  std::int64_t other_bytes_ = 0;          // their sizes
   std::vector<std::string> remarks_;
   std::string digest_;  // names this conversion in the metadata of its shards
 };

@@ -3,6 +3,7 @@
 #include "base/error.h"
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <iterator>
 #include <numeric>
@@ -118,7 +119,7 @@ std::string ShardPlan::index() const {
   const char* separator = "\n";
   for (std::size_t shard = 0; shard < num_shards(); ++shard) {
     for (const TensorHeader& header : headers_of(shard)) {
-      fmt::format_to(std::back_inserter(out), "{}    \"{}\": \"{}\"", separator, header.name, name_of(shard));
+      fmt::format_to(std::back_inserter(out), "{}    {}: \"{}\"", separator, nlohmann::json(header.name).dump(), name_of(shard));
       separator = ",\n";
     }
   }

@@ -143,6 +143,13 @@ std::vector<float> decode(const TensorView& view, WeightFormat format) {
 
 }  // namespace
 
+void check_scales(const std::string& name, const StoredTensor& scale, WeightFormat format) {
+  const auto check = format == WeightFormat::Mxfp4 ? check_mxfp4_scales
+                     : format == WeightFormat::Fp8 ? check_f32_scales
+                                                   : check_e8m0_scales;
+  check(name, scale);
+}
+
 StoredWeights::StoredWeights(const Shards& shards, std::filesystem::path folder,
                              std::function<void(std::int64_t, std::int64_t)> progress, ScaleCheck scale_check)
     : shards_(shards), folder_(std::move(folder)), progress_(std::move(progress)), scale_check_(scale_check) {
@@ -183,10 +190,7 @@ WeightMatrix StoredWeights::matrix(const TensorSpec& spec) {
     }
     const WeightMatrix matrix =
         packed ? mxfp4(spec, *tensor, *scale_name, *scale) : block_fp8(spec, *name, *tensor, *scale_name, *scale);
-    if (scale_check_ == ScaleCheck::Full) {
-      const auto check = packed ? check_mxfp4_scales : matrix.format == WeightFormat::Fp8 ? check_f32_scales : check_e8m0_scales;
-      check(*scale_name, *scale);
-    }
+    if (scale_check_ == ScaleCheck::Full) check_scales(*scale_name, *scale, matrix.format);
     return matrix;
   }
   const std::optional<WeightFormat> format = plain_format(tensor->view.type);

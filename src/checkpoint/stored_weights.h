@@ -18,6 +18,9 @@ namespace calandra {
 /// Whether the values of scales are looked at, all of them, or only their types and shapes: for those who will not compute.
 enum class ScaleCheck : std::uint8_t { Full, Skip };
 
+/// Reads all scales of a weight in one of the quantised formats. Throws Error that names the first with which it cannot be computed.
+void check_scales(const std::string& name, const StoredTensor& scale, WeightFormat format);
+
 class StoredWeights : public TensorSource {
  public:
   /// `shards` must outlive this object and the weights it hands out. `progress` may be empty; see Checkpoint::Progress.

@@ -1,6 +1,7 @@
 #include "checkpoint/target_folder.h"
 
 #include "base/error.h"
+#include "base/mapped_file.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -14,8 +15,9 @@ namespace calandra {
 
 CreatedFolders::CreatedFolders(const std::filesystem::path& path) {
   namespace fs = std::filesystem;
+  if (path.empty()) fail("found an empty name, expected the folder to write");
   std::error_code error;
-  if (fs::exists(path, error) && !fs::is_directory(path, error)) {
+  if (is_there(path) && !fs::is_directory(path, error)) {
     fail("{}: found a file, expected a new or empty folder", path.string());
   }
   const auto missing = [&](const fs::path& at) { return fs::symlink_status(at, error).type() == fs::file_type::not_found; };

@@ -10,7 +10,7 @@ namespace calandra {
 /// A folder and those above it, where they were missing. Unless keep() is called, they are removed again if they are empty.
 class CreatedFolders {
  public:
-  /// Throws Error that names the path: a file is there, or it cannot be created.
+  /// Throws Error that names the path: a file or a link to nothing is there, it is empty, or it cannot be created.
   explicit CreatedFolders(const std::filesystem::path& path);
   ~CreatedFolders() { remove(); }
   CreatedFolders(const CreatedFolders&) = delete;

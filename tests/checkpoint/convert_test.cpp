@@ -4,6 +4,7 @@
 
 #include "base/mapped_file.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/shards.h"
 #include "checkpoint/summary.h"
 #include "checkpoint/synthetic.h"
 #include "checkpoint/target_folder.h"
@@ -18,8 +19,10 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <map>
 #include <set>
 
@@ -168,17 +171,115 @@ TEST(Convert, WhatIsNotAWeightIsCopied) {
   EXPECT_EQ(before.dump(), after.dump());
 }
 
+/// A copy of `source` in which element `index` of a tensor is `value`, as stored.
+template <class T>
+fs::path with_element(const fs::path& source, const fs::path& copy, const std::string& tensor, std::size_t index, T value) {
+  fs::create_directories(copy.parent_path());
+  fs::copy(source, copy);
+  const Shards shards = open_shards(copy);
+  const StoredTensor& stored = shards.tensors.at(tensor);
+  std::string file = read_text_file(stored.file->path());
+  const auto content = parse_safetensors(std::as_bytes(std::span(file)), "file");
+  const std::byte* const begin = content.tensors.at(tensor).data.data() + index * sizeof(T);
+  std::memcpy(file.data() + (begin - reinterpret_cast<const std::byte*>(file.data())), &value, sizeof(T));
+  write_file(stored.file->path(), file);
+  return copy;
+}
+
+/// A copy of a model in one file, with one more tensor.
+fs::path with_tensor(const fs::path& source, const fs::path& copy, const TensorHeader& header) {
+  fs::create_directories(copy.parent_path());
+  fs::copy(source, copy);
+  const SafetensorsFile before(source / "model.safetensors");
+  std::vector<TensorHeader> headers = {header};
+  for (const auto& [name, view] : before.tensors()) headers.push_back({name, view.type, view.shape});
+  fs::remove(copy / "model.safetensors");
+  SafetensorsWriter writer(copy / "model.safetensors", headers);
+  writer.write(std::vector<std::byte>(static_cast<std::size_t>(num_bytes(header.type, header.shape))));
+  for (const auto& [name, view] : before.tensors()) writer.write(view.data);
+  writer.finish();
+  return copy;
+}
+
+TEST(Convert, ATensorOfAnyNameIsCopiedAndInTheIndex) {
+  const TemporaryFolder folder;
+  for (const std::string name : {"a \"quoted\" \\ name", "one\nline"}) {
+    const fs::path copy = folder / std::to_string(name.size());
+    convert(with_tensor(bundled(), copy / "source", {name, ElementType::F32, {2, 3}}), cut_small(to(ConversionTarget::Fp8)),
+            copy / "out");
+    const Checkpoint after = Checkpoint::open(copy / "out");
+    EXPECT_EQ(after.tensors().count(name), 1u) << name;
+    EXPECT_EQ(ordered_json::parse(read_text_file(copy / "out/model.safetensors.index.json"))["weight_map"].count(name), 1u);
+  }
+}
+
+TEST(Convert, WhatAKilledProcessLeftInTheModelIsNotCopied) {
+  const TemporaryFolder folder;
+  fs::copy(bundled(), folder / "source");
+  write_file(folder / "source/tokenizer.json.77.partial", "half a file");
+  const Conversion conversion(folder / "source", to(ConversionTarget::Fp8));
+  EXPECT_THAT(conversion.remarks(), ElementsAre(HasSubstr("not copied from the model's folder: tokenizer.json.77.partial")));
+  conversion.write(folder / "out");
+  EXPECT_TRUE(conversion.is_finished(folder / "out"));
+}
+
+// Weights in another format, for example. Holes take no space.
+TEST(Convert, OtherFilesMayBeLargerThanAnyText) {
+  const TemporaryFolder folder;
+  fs::copy(bundled(), folder / "source");
+  convert(folder / "source", to(ConversionTarget::Fp8), folder / "out");
+  for (const char* place : {"source/model.gguf", "out/model.gguf"}) {
+    write_file(folder / place, "");
+    fs::resize_file(folder / place, (std::uintmax_t{1} << 30) + 1);
+  }
+  EXPECT_TRUE(Conversion(folder / "source", to(ConversionTarget::Fp8)).is_finished(folder / "out"));
+}
+
 TEST(Convert, ANumberThatIsNoneIsNamed) {
   const TemporaryFolder folder;
-  fs::copy(golden_path("a_tiny_bf16"), folder / "source");
-  std::string file = read_text_file(folder / "source/model.safetensors");
-  const auto content = parse_safetensors(std::as_bytes(std::span(file)), "file");
-  const auto data = content.tensors.at("model.layers.0.attention.o_proj.weight").data;
-  const auto at = static_cast<std::size_t>(data.data() - reinterpret_cast<const std::byte*>(file.data()));
-  file[at + 6] = '\x80', file[at + 7] = '\x7F';  // the infinity of bf16
-  write_file(folder / "source/model.safetensors", file);
+  with_element<std::uint16_t>(golden_path("a_tiny_bf16"), folder / "source", "model.layers.0.attention.o_proj.weight", 3, 0x7F80);
   EXPECT_EQ(error_of([&] { convert(folder / "source", to(ConversionTarget::Fp4), folder / "out"); }),
             "model.layers.0.attention.o_proj.weight: element [0, 3] is inf in model.safetensors, expected a finite number");
+  EXPECT_FALSE(fs::exists(folder / "out"));
+}
+
+// 448 times the largest scale, 2^119, is less than the largest float32; bf16 ends there, but half a step earlier.
+TEST(Convert, ANumberThatTheNewFormatCannotHoldIsNamed) {
+  const TemporaryFolder folder;
+  const fs::path golden = golden_path("f_odd_f32");
+  const std::string name = "model.layers.0.attention.q_proj.weight";
+  const auto error = [&](const fs::path& source, const ConversionOptions& options) {
+    return error_of([&] { convert(source, options, folder / "out"); });
+  };
+  EXPECT_THAT(error(with_element(golden, folder / "above", name, 41, 3e38f), to(ConversionTarget::Fp8)),
+              AllOf(HasSubstr(name + ": element [1, 1] is 3e+38 in model.safetensors, expected at most 2.977"),
+                    HasSubstr("which is what the new format holds")));
+  EXPECT_THAT(
+      error(with_element(golden, folder / "head", "lm_head.weight", 0, -3.4e38f), to(ConversionTarget::Fp8, HeadFormat::Bf16)),
+      HasSubstr("lm_head.weight: element [0, 0] is -3.4e+38 in model.safetensors, expected at most 3.389"));
+  for (const float most : {0x1.Cp127f, -0x1.Cp127f}) {
+    const fs::path target = folder / (most > 0 ? "largest" : "least");
+    convert(with_element(golden, target / "source", name, 41, most), to(ConversionTarget::Fp8), target / "out");
+    EXPECT_EQ(Checkpoint::open(target / "out").tensors().count(name + "_scale_inv"), 1u);
+  }
+}
+
+// Copied or decoded: a model that Checkpoint::open() refuses is not converted into another one that it refuses, or worse.
+TEST(Convert, AScaleThatIsNoneIsNamed) {
+  const TemporaryFolder folder;
+  const auto error = [&](const fs::path& source, ConversionTarget target) {
+    EXPECT_NE(error_of([&] { Checkpoint::open(source); }), "");
+    return error_of([&] { convert(source, to(target), folder / "out"); });
+  };
+  const std::string fp8 = "model.layers.0.attention.o_proj.weight_scale_inv";  // 256 columns wide: may be MXFP4
+  const std::string mxfp4 = "model.layers.1.mlp.experts.0.up_proj.weight_scale_inv";
+  const fs::path nan = with_element(golden_path("c_flash31_fp8"), folder / "nan", fp8, 0, std::nanf(""));
+  EXPECT_THAT(error(nan, ConversionTarget::Fp8), HasSubstr(fp8 + ": scale 0 is nan"));
+  const fs::path negative = with_element(golden_path("c_flash31_fp8"), folder / "negative", fp8, 0, -1.0f);
+  EXPECT_THAT(error(negative, ConversionTarget::Fp8), HasSubstr(fp8 + ": scale 0 is -1"));
+  EXPECT_THAT(error(negative, ConversionTarget::Fp4All), HasSubstr(fp8 + ": scale 0 is -1"));
+  const fs::path byte = with_element<std::uint8_t>(golden_path("d_mix_fp4"), folder / "byte", mxfp4, 2, 255);
+  EXPECT_THAT(error(byte, ConversionTarget::Fp4), HasSubstr(mxfp4 + ": scale 2 is byte 255"));
   EXPECT_FALSE(fs::exists(folder / "out"));
 }
 
@@ -379,6 +480,9 @@ TEST(Convert, FoldersThatHoldAnythingElseAreRefusedByName) {
               AllOf(HasSubstr(folder.path().string() + ": found notes.txt"), HasSubstr("new or empty folder")));
   EXPECT_THAT(refusal(folder / "notes.txt"), HasSubstr("found a file"));
   EXPECT_EQ(files_in(folder.path()).size(), 1u);
+  EXPECT_THAT(refusal(""), HasSubstr("found an empty name, expected the folder to write"));
+  fs::create_symlink("nowhere", folder / "link");
+  EXPECT_THAT(refusal(folder / "link"), HasSubstr("link: a link to nowhere: nothing is there"));
 
   fs::create_directory(folder / "card");
   write_file(folder / "card/README.md", "another card");
