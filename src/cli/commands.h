@@ -11,6 +11,7 @@
 #include <array>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -52,8 +53,11 @@ struct RunArguments {
   // Unset: as the checkpoint suggests.
   std::optional<double> temperature, top_p, min_p;
   std::optional<int> top_k;
-  std::optional<std::uint64_t> seed;       // unset: a random one
-  std::optional<std::int64_t> max_tokens;  // unset: kCompletionTokens for a completion, else what the context holds
+  double repetition_penalty = 1, presence_penalty = 0, frequency_penalty = 0;
+  std::map<std::int32_t, float> logit_bias;  // the last of those for one token
+  std::optional<std::uint64_t> seed;         // unset: a random one
+  std::optional<std::int64_t> max_tokens;    // unset: kCompletionTokens for a completion, else what the context holds
+  std::int64_t min_tokens = 0;
   std::vector<std::string> stop;
   bool ignore_eos = false;
 

@@ -3,6 +3,7 @@
 #include "checkpoint/generation.h"
 #include "cli/commands.h"
 #include "cli/terminal.h"
+#include "engine/sampler.h"
 
 #include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
@@ -144,6 +145,22 @@ std::optional<std::vector<Number>> parse_list(const std::string& text) {
     if (stopped == end) return numbers;
     at = stopped;
   }
+}
+
+/// "12:-100"
+TokenBias parse_bias(const std::string& text) {
+  TokenBias bias;
+  const char* const end = text.data() + text.size();
+  const auto [colon, id_error] = std::from_chars(text.data(), end, bias.token);
+  bool is_right = id_error == std::errc() && bias.token >= 0 && colon != end && *colon == ':';
+  if (is_right) {
+    const auto [stop, error] = std::from_chars(colon + 1, end, bias.bias);
+    is_right = error == std::errc() && stop == end && std::abs(bias.bias) <= kMostBias;
+  }
+  if (!is_right) {
+    throw UsageError(fmt::format("--logit-bias {}: expected a token id and a number from -100 to 100, as in 12:-100", text));
+  }
+  return bias;
 }
 
 std::vector<std::int32_t> parse_ids(const std::string& text) {
@@ -308,11 +325,38 @@ Exit codes: 0; 1 for an error; 2 for a command line that is not understood; 130 
         ->default_str("the model's")
         ->group("Sampling");
     add_sampling("--min-p", a.min_p, 1.0, "Only tokens at least P times as likely as the likeliest, 0 to 1");
+    add_number(command, "--repeat-penalty", a.repetition_penalty, kLeastRepetitionPenalty, kMostRepetitionPenalty,
+               "Divides positive and multiplies negative logits of tokens that the text has, prompt included; 1: off")
+        ->default_str("1")
+        ->group("Sampling");
+    const auto add_penalty = [&command](const char* name, double& value, const char* help) {
+      add_number(command, name, value, -kMostPenalty, kMostPenalty, help)->default_str("0")->group("Sampling");
+    };
+    add_penalty("--frequency-penalty", a.frequency_penalty, "Taken from a token's logit for each time it was made, -2 to 2");
+    add_penalty("--presence-penalty", a.presence_penalty, "Taken from a token's logit if it was made at all, -2 to 2");
+    command
+        .add_option_function<std::vector<std::string>>(
+            "--logit-bias",
+            [&a](const std::vector<std::string>& texts) {
+              for (const std::string& text : texts) {
+                const TokenBias bias = parse_bias(text);
+                a.logit_bias[bias.token] = bias.bias;
+              }
+            },
+            "Added to the logit of token ID, -100 to 100; -100 bans it; may be given several times")
+        ->type_name("ID:B")
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+        ->allow_extra_args(false)
+        ->group("Sampling");
     add_sampling("--seed", a.seed, std::numeric_limits<std::uint64_t>::max(), "Same seed, same text")->default_str("random");
 
     add_number(command, "-n,--max-tokens", a.max_tokens, 0, kMaxContext, "Tokens to make at most; 0: what the context holds")
         ->type_name("TOKENS")
         ->default_str(fmt::format("{} for a completion, 0 in a chat", kCompletionTokens))
+        ->group("Ending");
+    add_number(command, "--min-tokens", a.min_tokens, 0, kMaxContext, "Tokens to make before the answer may end by itself")
+        ->type_name("TOKENS")
+        ->default_str("0")
         ->group("Ending");
     command.add_option("--stop", a.stop, "End before this text; may be given several times")
         ->type_name("TEXT")

@@ -8,6 +8,8 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <charconv>
+#include <map>
 #include <random>
 
 namespace calandra {
@@ -15,6 +17,31 @@ namespace {
 
 /// Short enough to be typed again.
 std::uint64_t random_seed() { return std::random_device{}(); }
+
+/// As in OpenAI's API: {"12": -100}.
+nlohmann::ordered_json logit_bias_as_json(const std::vector<TokenBias>& biases) {
+  auto json = nlohmann::ordered_json::object();
+  for (const auto& [token, bias] : biases) json[std::to_string(token)] = bias;
+  return json;
+}
+
+/// Absent: none. Ids and values that cannot be are left to check().
+std::vector<TokenBias> read_logit_bias(KeyReader& keys) {
+  const nlohmann::ordered_json* const json = keys.find("logit_bias");
+  if (json == nullptr) return {};
+  std::map<std::int32_t, float> biases;
+  const auto refuse = [&] { keys.refuse("logit_bias", "an object of token ids and numbers"); };
+  if (!json->is_object()) refuse();
+  for (const auto& [id, bias] : json->items()) {
+    std::int32_t token = 0;
+    const auto [stop, error] = std::from_chars(id.data(), id.data() + id.size(), token);
+    if (error != std::errc() || stop != id.data() + id.size() || !bias.is_number()) refuse();
+    biases[token] = bias.get<float>();
+  }
+  std::vector<TokenBias> ascending;
+  for (const auto& [token, bias] : biases) ascending.push_back({token, bias});
+  return ascending;
+}
 
 }  // namespace
 
@@ -52,16 +79,22 @@ nlohmann::ordered_json computing_as_json(const Model& model) {
 GenerationOptions generation_options(const RunArguments& arguments, const Model& model) {
   const GenerationDefaults& suggested = model.checkpoint().generation();
   GenerationOptions options;
-  options.sampling = {.temperature = arguments.temperature.value_or(suggested.temperature),
+  options.sampling = {.logit_bias = {},
+                      .repetition_penalty = arguments.repetition_penalty,
+                      .frequency_penalty = arguments.frequency_penalty,
+                      .presence_penalty = arguments.presence_penalty,
+                      .temperature = arguments.temperature.value_or(suggested.temperature),
                       .top_k = arguments.top_k.value_or(suggested.top_k),
                       .top_p = arguments.top_p.value_or(suggested.top_p),
                       .min_p = arguments.min_p.value_or(suggested.min_p),
                       .seed = arguments.seed.value_or(random_seed())};
+  for (const auto& [token, bias] : arguments.logit_bias) options.sampling.logit_bias.push_back({token, bias});
   options.max_tokens = arguments.max_tokens.value_or(arguments.uses_template() ? 0 : kCompletionTokens);
+  options.min_tokens = arguments.min_tokens;
   options.stop = arguments.stop;
   if (!arguments.ignore_eos) options.stop_ids = stop_ids_of(model);
   try {
-    check(options);
+    check(options, model.num_samplable());
   } catch (const Error& error) {
     throw UsageError(error.what());
   }
@@ -74,8 +107,13 @@ nlohmann::ordered_json settings_as_json(const GenerationOptions& options, const 
                                  {"top_k", sampling.top_k},
                                  {"top_p", sampling.top_p},
                                  {"min_p", sampling.min_p},
+                                 {"presence_penalty", sampling.presence_penalty},
+                                 {"frequency_penalty", sampling.frequency_penalty},
+                                 {"repetition_penalty", sampling.repetition_penalty},
+                                 {"logit_bias", logit_bias_as_json(sampling.logit_bias)},
                                  {"seed", sampling.seed},
                                  {"max_tokens", options.max_tokens},
+                                 {"min_tokens", options.min_tokens},
                                  {"stop", options.stop},
                                  {"stop_ids", options.stop_ids},
                                  {"model", short_name(model.name())},
@@ -92,7 +130,14 @@ GenerationOptions with_saved_settings(const GenerationOptions& options, const nl
   result.sampling.top_k = static_cast<int>(keys.integer("top_k", 0, INT32_MAX));
   result.sampling.top_p = keys.number("top_p", 0, 1);
   result.sampling.min_p = keys.number("min_p", 0, 1);
+  // Since then: files without them were made with none of this.
+  result.sampling.presence_penalty = keys.optional_number("presence_penalty", -kMostPenalty, kMostPenalty).value_or(0);
+  result.sampling.frequency_penalty = keys.optional_number("frequency_penalty", -kMostPenalty, kMostPenalty).value_or(0);
+  result.sampling.repetition_penalty =
+      keys.optional_number("repetition_penalty", kLeastRepetitionPenalty, kMostRepetitionPenalty).value_or(1);
+  result.sampling.logit_bias = read_logit_bias(keys);
   result.max_tokens = keys.integer("max_tokens", 0, INT64_MAX);
+  result.min_tokens = keys.optional_integer("min_tokens", 0, INT64_MAX).value_or(0);
   const nlohmann::ordered_json* seed = keys.find("seed");
   if (seed == nullptr || !seed->is_number_unsigned()) keys.refuse("seed", "an integer from 0 to 2^64 - 1");
   seed->get_to(result.sampling.seed);
@@ -112,9 +157,14 @@ GenerationOptions with_saved_settings(const GenerationOptions& options, const nl
 
 std::string settings_line(const GenerationOptions& options, const Model& model) {
   const SamplingOptions& sampling = options.sampling;
-  return fmt::format("temperature {:g}, top-k {}, top-p {:g}, min-p {:g}, seed {}; context {}; {}", sampling.temperature,
-                     sampling.top_k, sampling.top_p, sampling.min_p, sampling.seed, with_commas(model.config().context),
-                     computing_line(model));
+  std::string line = fmt::format("temperature {:g}, top-k {}, top-p {:g}, min-p {:g}, ", sampling.temperature, sampling.top_k,
+                                 sampling.top_p, sampling.min_p);
+  // Rarely used: named where they are.
+  if (sampling.repetition_penalty != 1) line += fmt::format("repeat penalty {:g}, ", sampling.repetition_penalty);
+  if (sampling.frequency_penalty != 0) line += fmt::format("frequency penalty {:g}, ", sampling.frequency_penalty);
+  if (sampling.presence_penalty != 0) line += fmt::format("presence penalty {:g}, ", sampling.presence_penalty);
+  if (!sampling.logit_bias.empty()) line += fmt::format("{} biased tokens, ", sampling.logit_bias.size());
+  return line + fmt::format("seed {}; context {}; {}", sampling.seed, with_commas(model.config().context), computing_line(model));
 }
 
 std::string speed_line(const Generation& made) {

@@ -1,6 +1,7 @@
 #include "engine/compare.h"
 
 #include "base/error.h"
+#include "engine/logit_row.h"
 #include "engine/window_reader.h"
 
 #include <cmath>

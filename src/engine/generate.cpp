@@ -1,7 +1,6 @@
 #include "engine/generate.h"
 
 #include "base/error.h"
-#include "engine/stop_strings.h"
 #include "text/detokenizer.h"
 
 #include <algorithm>
@@ -28,68 +27,62 @@ void check_prompt(std::int64_t length, std::int64_t context) {
   }
 }
 
-/// One answer in the making.
+/// Computes what an answer needs, and passes on what it gains.
 class Generator {
  public:
-  Generator(Model& model, Session& session, const GenerationOptions& options, const GenerationListener& listener)
+  Generator(Model& model, Session& session, std::span<const std::int32_t> prompt, const GenerationOptions& options,
+            const GenerationListener& listener)
       : session_(session),
         options_(options),
         listener_(listener),
         samplable_(static_cast<std::size_t>(model.num_samplable())),
-        detokenizer_(model.tokenizer()),
-        stops_(options.stop) {}
+        answer_(model.tokenizer(), prompt, options, session.context()),
+        history_(prompt.begin(), prompt.end()) {}
 
-  Generation run(std::span<const std::int32_t> prompt) {
-    history_.assign(prompt.begin(), prompt.end());
-    result_.prompt_tokens = static_cast<std::int64_t>(prompt.size());
+  Generation run() {
+    result_.prompt_tokens = std::ssize(history_);
     const auto prompt_start = Clock::now();
-    std::span<const float> logits = next_logits(true);
+    std::span<const float> logits = prompt_logits();
     result_.prompt_seconds = seconds_since(prompt_start);
     result_.reused_tokens = session_.num_reused_tokens();
-    if (logits.empty()) {
-      result_.finish_reason = FinishReason::Cancelled;
-      return std::move(result_);
-    }
-    session_.keep_boundary();
-
     const auto start = Clock::now();
-    std::optional<FinishReason> end;
-    while (!(end = take(logits))) {
-      logits = next_logits(false);
-      if (logits.empty()) {
-        end = FinishReason::Cancelled;
-        break;
+    if (!logits.empty()) {
+      session_.keep_boundary();
+      while (take(logits.first(samplable_))) {
+        logits = session_.logits(history_, [this](std::int64_t, std::int64_t) { return goes_on(); });
+        if (logits.empty()) break;
       }
+      result_.generation_seconds = seconds_since(start);
     }
-    result_.finish_reason = *end;
-    if (!complete_ && !stops_.found()) {
-      give_out(stops_.push(detokenizer_.finish()));
-      give_out(stops_.finish());
-    }
-    result_.generation_seconds = seconds_since(start);
+    if (!complete_) give_out(answer_.cancel());
+    result_.finish_reason = complete_ ? FinishReason::Stop : *answer_.finish_reason();
+    result_.context_full = result_.finish_reason == FinishReason::Length && answer_.context_full();
+    result_.ids = answer_.ids();
     return std::move(result_);
   }
 
  private:
-  std::span<const float> next_logits(bool is_prompt) {
-    return session_.logits(history_, [&](std::int64_t done, std::int64_t total) {
-      if (is_prompt && listener_.prompt) listener_.prompt(done, total);
-      return !listener_.cancelled || !listener_.cancelled();
+  bool goes_on() const { return !listener_.cancelled || !listener_.cancelled(); }
+
+  std::span<const float> prompt_logits() {
+    const auto progress = [this](std::int64_t done, std::int64_t total) {
+      if (listener_.prompt) listener_.prompt(done, total);
+      return goes_on();
+    };
+    if (!options_.prompt_logprobs) return session_.logits(history_, progress);
+    return session_.all_logits(history_, progress, [this](std::int64_t position, std::span<const float> logits) {
+      const std::int32_t next = history_[static_cast<std::size_t>(position)];
+      result_.prompt_logprobs.push_back(logprobs_of(logits.first(samplable_), position, next, *options_.prompt_logprobs));
     });
   }
 
-  /// Samples the next token; says why it is the last one, if it is.
-  std::optional<FinishReason> take(std::span<const float> logits) {
-    const auto position = static_cast<std::int64_t>(history_.size());
-    const std::int32_t id = sample(logits.first(samplable_), options_.sampling, position);
-    history_.push_back(id);
-    result_.ids.push_back(id);
-    if (contains(options_.stop_ids, id)) return FinishReason::Stop;
-    give_out(stops_.push(detokenizer_.push(id)));
-    if (complete_ || stops_.found()) return FinishReason::Stop;
-    result_.context_full = position + 1 == session_.context();
-    const bool enough = static_cast<std::int64_t>(result_.ids.size()) == options_.max_tokens;
-    return enough || result_.context_full ? std::optional(FinishReason::Length) : std::nullopt;
+  /// Samples the next token; whether another is to follow.
+  bool take(std::span<const float> logits) {
+    history_.push_back(answer_.sample(logits));
+    AnswerStep step = answer_.push(history_.back(), logits);
+    if (step.logprobs) result_.logprobs.push_back(*std::move(step.logprobs));
+    give_out(step.text);
+    return !step.finish && !complete_;
   }
 
   void give_out(const std::string& text) {
@@ -102,29 +95,13 @@ class Generator {
   const GenerationOptions& options_;
   const GenerationListener& listener_;
   std::size_t samplable_;
-  Detokenizer detokenizer_;
-  StopStrings stops_;
+  AnswerBuilder answer_;
   bool complete_ = false;  // says the listener
   std::vector<std::int32_t> history_;
   Generation result_;
 };
 
 }  // namespace
-
-void check(const GenerationOptions& options) {
-  check(options.sampling);
-  if (options.max_tokens < 0) fail("max tokens {}: expected 0 or more", options.max_tokens);
-  const StopStrings checked(options.stop);
-}
-
-std::string_view name_of(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::Stop: return "stop";
-    case FinishReason::Length: return "length";
-    case FinishReason::Cancelled: return "cancelled";
-  }
-  return "";
-}
 
 double Generation::prompt_tokens_per_second() const { return rate(prompt_tokens - reused_tokens, prompt_seconds); }
 
@@ -133,9 +110,9 @@ double Generation::generation_tokens_per_second() const { return rate(std::ssize
 
 Generation generate(Model& model, Session& session, std::span<const std::int32_t> prompt, const GenerationOptions& options,
                     const GenerationListener& listener) {
-  check(options);
+  check(options, model.num_samplable());
   check_prompt(std::ssize(prompt), session.context());
-  return Generator(model, session, options, listener).run(prompt);
+  return Generator(model, session, prompt, options, listener).run();
 }
 
 std::vector<std::int32_t> stop_ids_of(const Model& model) {

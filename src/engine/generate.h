@@ -1,8 +1,8 @@
 #pragma once
 // The loop that makes an answer: prompt, sample, stop. Prints nothing and knows nothing of chats; a caller listens.
 
+#include "engine/answer_builder.h"
 #include "engine/model.h"
-#include "engine/sampler.h"
 #include "engine/session.h"
 
 #include <cstdint>
@@ -14,16 +14,6 @@
 
 namespace calandra {
 
-struct GenerationOptions {
-  SamplingOptions sampling;
-  std::int64_t max_tokens = 0;         // 0: as many as the context holds
-  std::vector<std::int32_t> stop_ids;  // end the answer; their text is not part of it
-  std::vector<std::string> stop;       // the same for texts, wherever the borders of tokens fall
-};
-
-/// Throws Error that names the option, the value and the range.
-void check(const GenerationOptions& options);
-
 /// All may be empty. Called between tokens, never at the same time.
 struct GenerationListener {
   /// (tokens done, tokens to do) of the prompt; not called when nothing is to be computed.
@@ -34,18 +24,11 @@ struct GenerationListener {
   std::function<bool()> cancelled;
 };
 
-enum class FinishReason : std::uint8_t {
-  Stop,    // a stop id, a stop string, or the listener
-  Length,  // max_tokens, or the context is full
-  Cancelled,
-};
-
-/// "stop", "length", "cancelled"
-std::string_view name_of(FinishReason reason);
-
 struct Generation {
   std::vector<std::int32_t> ids;  // as sampled, a final stop id included
   std::string text;               // without the stop id or string that ended it
+  // If asked for: one entry an id, and one a token of the prompt but the first.
+  std::vector<LogprobEntry> logprobs, prompt_logprobs;
   FinishReason finish_reason = FinishReason::Stop;
   bool context_full = false;  // why Length
   std::int64_t prompt_tokens = 0;

@@ -1,5 +1,6 @@
 #include "engine/perplexity.h"
 
+#include "engine/logit_row.h"
 #include "engine/window_reader.h"
 
 #include <cmath>

@@ -35,15 +35,32 @@ Session::Session(Model& model, std::int64_t context, FreedMemory freed)
 }
 
 std::span<const float> Session::logits(std::span<const std::int32_t> history, const Progress& progress) {
+  check_length(std::ssize(history));
   const auto length = static_cast<std::int64_t>(history.size());
-  if (length == 0) fail("history: no tokens, expected at least 1");
-  if (length > context_) fail("history of {} tokens: expected at most the context of {}", length, context_);
   const auto common = std::mismatch(tokens_.begin(), tokens_.end(), history.begin(), history.end()).first - tokens_.begin();
   if (common == length && length == position() && !logits_.empty()) {
     num_reused_tokens_ = length;
     return logits_;
   }
   rewind(std::min<std::int64_t>(common, length - 1));
+  return extend(history, progress, {});
+}
+
+std::span<const float> Session::all_logits(std::span<const std::int32_t> history, const Progress& progress,
+                                           const RowVisitor& visit) {
+  check_length(std::ssize(history));
+  rewind(0);
+  return extend(history, progress, visit);
+}
+
+void Session::check_length(std::int64_t length) const {
+  if (length == 0) fail("history: no tokens, expected at least 1");
+  if (length > context_) fail("history of {} tokens: expected at most the context of {}", length, context_);
+}
+
+/// Computes what `history` has beyond the tokens in memory, and its logits.
+std::span<const float> Session::extend(std::span<const std::int32_t> history, const Progress& progress, const RowVisitor& visit) {
+  const auto length = static_cast<std::int64_t>(history.size());
   num_reused_tokens_ = position();
   logits_.clear();
   const std::int64_t start = position();
@@ -57,10 +74,25 @@ std::span<const float> Session::logits(std::span<const std::int32_t> history, co
     const Slice slice{memory_.get(), chunk};
     hidden = model_.forward().run(std::span(&slice, 1));
     tokens_.insert(tokens_.end(), chunk.begin(), chunk.end());
+    const std::int64_t but_last = hidden.rows - (position() == length ? 1 : 0);
+    if (visit) visit_rows(hidden.slice(0, but_last), position() - hidden.rows + 1, visit);
   }
   logits_.resize(static_cast<std::size_t>(model_.config().vocab));
   model_.forward().head(hidden.slice(hidden.rows - 1, 1), {logits_.data(), 1, model_.config().vocab, model_.config().vocab});
   return logits_;
+}
+
+/// `position` is that of the first row's logits.
+void Session::visit_rows(ConstRows hidden, std::int64_t position, const RowVisitor& visit) {
+  const std::int64_t vocab = model_.config().vocab;
+  std::vector<float> values(static_cast<std::size_t>(std::min(kLogitRows, hidden.rows) * vocab));
+  for (std::int64_t first = 0; first < hidden.rows; first += kLogitRows) {
+    const std::int64_t rows = std::min(kLogitRows, hidden.rows - first);
+    const Rows logits{values.data(), rows, vocab, vocab};
+    model_.forward().head(hidden.slice(first, rows), logits);
+    for (std::int64_t row = 0; row < rows; ++row)
+      visit(position + first + row, {logits.row(row), static_cast<std::size_t>(vocab)});
+  }
 }
 
 void Session::rewind(std::int64_t common) {

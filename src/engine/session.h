@@ -17,10 +17,16 @@ namespace calandra {
 /// Tokens of a prompt in one forward pass: enough to use every weight many times, few enough to stop quickly.
 inline constexpr std::int64_t kPrefillTokens = 512;
 
+/// Rows of logits held at a time where those of many tokens are wanted: 157,184 floats each in the released models.
+inline constexpr std::int64_t kLogitRows = 64;
+
 class Session {
  public:
   /// Called with (tokens done, tokens to do) between steps of a prefill; false stops it.
   using Progress = std::function<bool(std::int64_t done, std::int64_t total)>;
+
+  /// Called with the logits [vocab] after the first `position` tokens.
+  using RowVisitor = std::function<void(std::int64_t position, std::span<const float> logits)>;
 
   /// `context` tokens at most; 0 takes the model's. Memory is reserved, and becomes resident as it is used.
   explicit Session(Model& model, std::int64_t context = 0, FreedMemory freed = FreedMemory::AsIs);
@@ -28,6 +34,10 @@ class Session {
   /// Logits [vocab] after the last token of `history`, valid until the next call. Empty if `progress` stopped the prefill;
   /// what was done until then is kept. Throws Error if the history is empty or longer than the context.
   std::span<const float> logits(std::span<const std::int32_t> history, const Progress& progress = {});
+
+  /// The same, with the logits after every shorter beginning of `history`, in order, for `visit`. Those of what is in memory are gone, so
+  /// nothing is reused; and the boundaries go. Holds kLogitRows rows.
+  std::span<const float> all_logits(std::span<const std::int32_t> history, const Progress& progress, const RowVisitor& visit);
 
   /// Remembers this moment: a later history that leaves the present one after it resumes here. The last few are kept.
   void keep_boundary();
@@ -40,7 +50,10 @@ class Session {
   SequenceMemory& memory() { return *memory_; }
 
  private:
+  void check_length(std::int64_t length) const;
   void rewind(std::int64_t common);
+  std::span<const float> extend(std::span<const std::int32_t> history, const Progress& progress, const RowVisitor& visit);
+  void visit_rows(ConstRows hidden, std::int64_t position, const RowVisitor& visit);
 
   Model& model_;
   std::int64_t context_;

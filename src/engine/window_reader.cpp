@@ -1,15 +1,13 @@
 #include "engine/window_reader.h"
 
 #include "base/error.h"
+#include "engine/session.h"
 
 #include <algorithm>
 #include <cmath>
 
 namespace calandra {
 namespace {
-
-// Rows of logits held at a time: 157,184 floats each in the released models.
-constexpr std::int64_t kRowsPerStep = 64;
 
 std::int64_t checked_window(const Model& model, std::int64_t tokens, std::int64_t window) {
   if (tokens < 2) fail("text of {} tokens: expected at least 2", tokens);
@@ -25,20 +23,13 @@ void check_window(std::int64_t window, std::int64_t context) {
   if (actual < 2 || actual > context) fail("window of {} tokens: expected 2 to the context of {}", actual, context);
 }
 
-double log_sum_exp(std::span<const float> logits) {
-  const double largest = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - largest);
-  return std::log(sum) + largest;
-}
-
 WindowReader::WindowReader(Model& model, std::span<const std::int32_t> tokens, std::int64_t window)
     : model_(model),
       tokens_(tokens),
       window_(checked_window(model, std::ssize(tokens), window)),
       pool_(model.layout(), model.layout().sequence_blocks(window_)),
       memory_(SequenceMemory::create(pool_)),
-      logits_(static_cast<std::size_t>(kRowsPerStep * model.config().vocab)) {}
+      logits_(static_cast<std::size_t>(kLogitRows * model.config().vocab)) {}
 
 bool WindowReader::step() {
   begin_ += rows_;
@@ -51,7 +42,7 @@ bool WindowReader::step() {
     memory_.reset();
     memory_ = SequenceMemory::create(pool_);
   }
-  rows_ = std::min(kRowsPerStep, std::min(window_begin_ + window_, num_tokens()) - 1 - begin_);
+  rows_ = std::min(kLogitRows, std::min(window_begin_ + window_, num_tokens()) - 1 - begin_);
   compute();
   return true;
 }

@@ -47,7 +47,4 @@ class WindowReader {
 /// Throws Error unless a window of so many tokens, 0 for all of the context, is 2 to the context.
 void check_window(std::int64_t window, std::int64_t context);
 
-/// log of the sum of exp(logits).
-double log_sum_exp(std::span<const float> logits);
-
 }  // namespace calandra

@@ -202,7 +202,11 @@ TEST_F(ChatTest, MistakesAreOneLineAndTheChatGoesOn) {
   const std::string half = folder_ / "half.json";
   write_file(half, R"({"format": "calandra chat 1", "system": "", "think": null, "tools": [], "messages": [], "token_ids": [],
     "settings": {"temperature": 1, "top_k": 0, "top_p": 1, "min_p": 0, "max_tokens": 2, "stop": []}})");
+  const std::string biased = folder_ / "biased.json";
+  write_file(biased, R"({"format": "calandra chat 1", "system": "", "think": null, "tools": [], "messages": [], "token_ids": [],
+    "settings": {"temperature": 1, "top_k": 0, "top_p": 1, "min_p": 0, "seed": 1, "logit_bias": {"x": 1}, "max_tokens": 2, "stop": []}})");
   const std::map<std::string, std::string> mistakes = {
+      {"/load " + biased, "logit_bias: "},
       {"/load " + half, "settings: seed is missing"},
       {"/reset it", "found 'it', expected nothing after it"},
       {"/fly", "/fly: no such command"},

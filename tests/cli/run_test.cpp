@@ -5,7 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
+#include <map>
 
 namespace calandra {
 namespace {
@@ -101,6 +103,44 @@ TEST(Run, SettingsComeFromTheCheckpointUnlessAskedFor) {
   EXPECT_EQ(asked["top_p"], 0.9);
   EXPECT_EQ(asked["top_k"], 3);
   EXPECT_EQ(asked["min_p"], 0.1);
+}
+
+TEST(Run, EverySamplingOptionReachesTheSampler) {
+  const Json one = reference_case("prose");
+  const auto run = [&](Arguments more) {
+    more.insert(more.begin(), {"-n", "24", "--json", "-p", one["prompt"]});
+    return run_program(greedy(more)).json();
+  };
+  const Json plain = run({});
+  const auto ids = plain["ids"].get<std::vector<int>>();
+  const auto count = [](const Json& json, int id) { return std::count(json["ids"].begin(), json["ids"].end(), id); };
+  // The first token is banned; the last of two biases for one token counts.
+  const std::string first = std::to_string(ids[0]);
+  const Json banned = run({"--logit-bias", first + ":5", "--logit-bias", "7:-1.5", "--logit-bias", first + ":-100"});
+  EXPECT_EQ(count(banned, ids[0]), 0);
+  EXPECT_EQ(banned["settings"]["logit_bias"], (Json{{"7", -1.5}, {first, -100.0}}));
+  // As much as a bias can: one token only.
+  const Json only = run({"--logit-bias", first + ":100"});
+  EXPECT_EQ(count(only, ids[0]), std::ssize(only["ids"]));
+  // Words that come again cost something; the settings have their own names.
+  const std::map<std::string, std::string> penalties = {{"--repeat-penalty", "repetition_penalty"},
+                                                        {"--frequency-penalty", "frequency_penalty"},
+                                                        {"--presence-penalty", "presence_penalty"}};
+  for (const auto& [option, name] : penalties) {
+    const Json json = run({option, "1.75"});
+    EXPECT_NE(json["ids"], plain["ids"]) << option;
+    EXPECT_EQ(json["settings"][name], 1.75);
+  }
+}
+
+TEST(Run, AnAnswerDoesNotEndBeforeMinTokens) {
+  const Json plain = run_program(greedy({"--json", "--chat", "--think", "off", "-p", "Hello"})).json();
+  ASSERT_EQ(plain["finish_reason"], "stop");
+  const std::size_t more = plain["ids"].size() + 3;
+  const Json longer =
+      run_program(greedy({"--json", "--chat", "--think", "off", "-p", "Hello", "--min-tokens", std::to_string(more)})).json();
+  EXPECT_GT(longer["ids"].size(), more);
+  EXPECT_EQ(longer["settings"]["min_tokens"], more);
 }
 
 // Every word of the text, cut at both ends, so that stop strings begin and end inside tokens.

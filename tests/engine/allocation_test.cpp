@@ -60,7 +60,7 @@ int allocations_of(Session& session, std::vector<std::int32_t>& history, int ste
   const int before = num_allocations.load();
   for (int step = 0; step < steps; ++step) {
     const std::span<const float> logits = session.logits(history);
-    history.push_back(sample(logits, {.temperature = 0}, std::ssize(history), 0));
+    history.push_back(sample(logits, {.temperature = 0}, {.position = std::ssize(history)}));
   }
   return num_allocations.load() - before;
 }

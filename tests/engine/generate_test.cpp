@@ -2,6 +2,7 @@
 
 #include "engine/generate.h"
 
+#include "engine/perplexity.h"
 #include "support/golden.h"
 #include "text/detokenizer.h"
 
@@ -64,6 +65,44 @@ TEST_F(GenerateTest, EachStopIdEndsTheAnswerWithoutItsText) {
     EXPECT_EQ(made.finish_reason, FinishReason::Stop);
     EXPECT_EQ(made.text, detokenize(model().tokenizer(), std::span(made.ids).first(made.ids.size() - 1)));
   }
+}
+
+TEST_F(GenerateTest, EveryTokenHasOneLogprobAndThePromptsSumToItsPerplexity) {
+  const std::string prompt = [] {
+    std::string text;
+    for (int i = 0; i < 30; ++i) text += "It is a truth universally acknowledged, that a single man must be in want of a wife. ";
+    return text;
+  }();
+  const std::vector<std::int32_t> ids = model().tokenizer().encode(prompt);
+  ASSERT_GT(std::ssize(ids), kPrefillTokens + 2 * kLogitRows) << "more than one step, and more rows than are held at a time";
+  GenerationOptions options{.max_tokens = 7, .logprobs = 3, .prompt_logprobs = 2};
+  options.sampling.temperature = 0;
+  Session session(model());
+  const Generation made = generate(model(), session, ids, options);
+  ASSERT_EQ(made.logprobs.size(), made.ids.size());
+  ASSERT_EQ(made.prompt_logprobs.size(), ids.size() - 1);
+  for (std::size_t i = 0; i < made.ids.size(); ++i) {
+    EXPECT_EQ(made.logprobs[i].chosen.token, made.ids[i]);
+    EXPECT_EQ(made.logprobs[i].chosen, made.logprobs[i].top.at(0)) << "greedy";
+    EXPECT_EQ(made.logprobs[i].top.size(), 3U);
+  }
+  double nats = 0;
+  for (std::size_t i = 0; i < made.prompt_logprobs.size(); ++i) {
+    EXPECT_EQ(made.prompt_logprobs[i].chosen.token, ids[i + 1]);
+    EXPECT_EQ(made.prompt_logprobs[i].top.size(), 2U);
+    nats -= made.prompt_logprobs[i].chosen.logprob;
+  }
+  EXPECT_NEAR(nats, measure_perplexity(model(), ids).nats, 1e-9 * nats);
+
+  // The same if the session holds the prompt already, and without the logprobs the same answer.
+  const Generation again = generate(model(), session, ids, options);
+  EXPECT_EQ(again.prompt_logprobs, made.prompt_logprobs);
+  EXPECT_EQ(again.reused_tokens, 0);
+  options.prompt_logprobs.reset();
+  const Generation plain = generate(model(), session, ids, options);
+  EXPECT_EQ(plain.ids, made.ids);
+  EXPECT_EQ(plain.logprobs, made.logprobs);
+  EXPECT_EQ(plain.prompt_logprobs.size(), 0U);
 }
 
 TEST_F(GenerateTest, KnownTokensAreKeptHoweverTheyAreSpelt) {

@@ -38,6 +38,20 @@ class SessionTest : public testing::Test {
   }
 };
 
+TEST_F(SessionTest, AllLogitsAreThoseOfEveryBeginning) {
+  const Tokens history = tokens(130, 4);
+  Session session(model(), 2048, FreedMemory::Poisoned), each(model(), 2048);
+  session.logits(tokens(20, 9));  // something to leave
+  std::int64_t visited = 0;
+  const auto last = session.all_logits(history, {}, [&](std::int64_t position, std::span<const float> logits) {
+    ASSERT_EQ(position, ++visited);
+    expect_same_bits(logits, each.logits(std::span(history).first(static_cast<std::size_t>(position))), "a beginning");
+  });
+  EXPECT_EQ(visited, 129);
+  expect_same_bits(last, each.logits(history), "the last");
+  EXPECT_EQ(session.num_reused_tokens(), 0);
+}
+
 TEST_F(SessionTest, ExtendingRepeatingForkingAndShorteningGiveTheBitsOfAFreshRun) {
   Session session(model(), 2048, FreedMemory::Poisoned);
   std::mt19937 random(3);
