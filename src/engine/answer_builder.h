@@ -19,14 +19,14 @@
 namespace calandra {
 
 struct GenerationOptions {
-  SamplingOptions sampling;
+  SamplingOptions sampling = {};
   std::int64_t max_tokens = 0;  // 0: as many as the context holds
   std::int64_t min_tokens = 0;  // so many come before a stop id can, and no stop string is looked for in their text
-  std::vector<std::int32_t>
-      stop_ids;  // end the answer; their text is not part of it. Without stop_ids_of(model) its own end is ignored
-  std::vector<std::string> stop;       // the same for texts, wherever the borders of tokens fall
-  std::optional<int> logprobs;         // of every token made, with so many alternatives: 0 to kMostTopLogprobs
-  std::optional<int> prompt_logprobs;  // the same of every token of the prompt but the first: all of it is computed
+  // End the answer; their text is not part of it. To go on behind the model's own end, leave stop_ids_of(model) out.
+  std::vector<std::int32_t> stop_ids = {};
+  std::vector<std::string> stop = {};       // the same for texts, wherever the borders of tokens fall
+  std::optional<int> logprobs = {};         // of every token made, with so many alternatives: 0 to kMostTopLogprobs
+  std::optional<int> prompt_logprobs = {};  // the same of every token of the prompt but the first: all of it is computed
 };
 
 /// Throws Error that names the option, the value and the range. Ids must be below `num_tokens`.

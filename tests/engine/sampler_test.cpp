@@ -194,7 +194,9 @@ TEST(GumbelNoise, FollowsItsDistributionAndItsBound) {
       const float most = GumbelNoise::most_for(words[static_cast<std::size_t>(i)]);
       ASSERT_GE(most, values.back()) << first + i;
       // Tight where it matters, far out in the tail: -log(1 - u) is the noise but for e^-noise / 2.
-      if (values.back() > 4) ASSERT_LT(most, values.back() + 0.1) << first + i;
+      if (values.back() > 4) {
+        ASSERT_LT(most, values.back() + 0.1) << first + i;
+      }
     }
   }
   EXPECT_GE(GumbelNoise::most_for(~0u), 37.5f) << "what the lower word may add";
