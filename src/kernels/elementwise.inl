@@ -110,12 +110,10 @@ inline void rope(std::span<float> x, std::span<const float> cos, std::span<const
 
 /// A row is written once and read at every later token: the tensor room's encoder is fast enough.
 inline void store_fp8_row(std::span<const float> in, std::byte* out) {
-  constexpr float kLargestCode = 448.0f;
   Lanes magnitudes = zero_lanes();
   for_runs(length(in),
            [&](std::int64_t i, std::int64_t count) { magnitudes = max(magnitudes, absolute(load_some(in.data() + i, count))); });
-  const float largest_magnitude = largest(magnitudes);
-  const float scale = largest_magnitude > 0.0f ? largest_magnitude / kLargestCode : 1.0f;
+  const float scale = e4m3_scale(largest(magnitudes));
   for (std::size_t i = 0; i < in.size(); ++i) out[i] = static_cast<std::byte>(e4m3_encode(in.data()[i] / scale));
   std::memcpy(out + in.size(), &scale, sizeof(scale));
 }

@@ -9,8 +9,6 @@
 namespace calandra {
 namespace {
 
-constexpr float kE4m3Largest = 448.0f;
-
 /// ceil(log2(x)) and floor(log2(x)), exact for positive finite x.
 int floor_log2(double x) {
   int exponent = 0;
@@ -46,7 +44,7 @@ Fp8Blocks quantize_fp8(ConstRows w, bool power_of_two_scales) {
     for (std::int64_t col = 0; col < w.cols; col += kScaleBlock) {
       const std::int64_t cols = std::min(kScaleBlock, w.cols - col);
       const float amax = largest_magnitude(w, row, rows, col, cols);
-      float scale = amax > 0.0f ? amax / kE4m3Largest : 1.0f;
+      float scale = e4m3_scale(amax);
       if (power_of_two_scales) {
         const std::uint8_t byte = e8m0_byte(amax > 0.0f ? e4m3_exponent(amax) : 0);
         out.e8m0.push_back(byte);

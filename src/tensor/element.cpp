@@ -62,6 +62,11 @@ float f16_decode(std::uint16_t code) {
 
 float e4m3_decode(std::uint8_t code) { return kE4m3[code]; }
 
+float e4m3_scale(float largest) {
+  if (!(largest > 0.0f)) return 1.0f;
+  return std::max(largest / kE4m3Largest, std::numeric_limits<float>::denorm_min());
+}
+
 std::uint8_t e4m3_encode(float value) {
   if (std::isnan(value)) return 0x7F;
   const std::uint32_t sign = (std::bit_cast<std::uint32_t>(value) & kSignBit) >> 24;

@@ -27,6 +27,12 @@ float e4m3_decode(std::uint8_t code);
 /// Saturates at 448; NaN becomes 0x7F.
 std::uint8_t e4m3_encode(float value);
 
+inline constexpr float kE4m3Largest = 448.0f;
+
+/// What numbers up to `largest` are divided by to become codes: largest / 448, 1 if all are zeros, and never zero, or the quotient of the
+/// tiniest numbers would be none.
+float e4m3_scale(float largest);
+
 float e8m0_decode(std::uint8_t code);
 
 float e2m1_decode(std::uint8_t code);

@@ -108,11 +108,11 @@ TEST(LogitRow, SumsBeforeAPlaceAndTheLargestAreThoseOfASort) {
     for (std::size_t i = 0; i < size; ++i) {
       const Candidate end = row.at(ids[i]);
       if (i % (size / 7 + 1) == 0) {
-        EXPECT_NEAR(row.sum_exp_before(end, 0.7), sum, 1e-10 * static_cast<double>(sum) + 1e-12) << i;
+        EXPECT_NEAR(row.sum_exp_before(end, 0.7), static_cast<double>(sum), 1e-10 * static_cast<double>(sum) + 1e-12) << i;
       }
       sum += std::exp((static_cast<long double>(end.logit) - row.best().logit) * 0.7L);
     }
-    EXPECT_NEAR(row.sum_exp(0.7), sum, 1e-10 * static_cast<double>(sum));
+    EXPECT_NEAR(row.sum_exp(0.7), static_cast<double>(sum), 1e-10 * static_cast<double>(sum));
   }
 }
 

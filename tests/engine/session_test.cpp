@@ -151,7 +151,7 @@ TEST(BundledModel, GreedyTokensEqualTheReference) {
     for (std::size_t n = 0; n < text.at("greedy_ids").size(); ++n) {
       const auto logits = session.logits(history);
       greedy.push_back(sample(logits.first(static_cast<std::size_t>(model.num_samplable())), {.temperature = 0},
-                              static_cast<std::int64_t>(history.size())));
+                              {.position = std::ssize(history)}));
       history.push_back(greedy.back());
     }
     EXPECT_EQ(greedy, text.at("greedy_ids").get<Tokens>()) << text.at("name");

@@ -2,6 +2,7 @@
 
 #include "kernels/quantize.h"
 #include "cases.h"
+#include "implementations.h"
 #include "support/golden.h"
 
 #include <gtest/gtest.h>
@@ -58,6 +59,21 @@ TEST(Quantize, ZerosStayZeros) {
   quantize_activations_fp8(x.span(), false, {}, scales);
   EXPECT_EQ(scales, std::vector<float>(2, 1e-10f / 448.0f));
   EXPECT_EQ(x.copy(), std::vector<float>(200, 0.0f));
+}
+
+TEST(Quantize, TheTiniestNumbersStayNumbers) {
+  const Guarded<float> w(std::vector<float>{1e-43f, 0.0f, -3e-44f, 1e-45f});  // a largest one of 71 times 2^-149
+  const Fp8Blocks blocks = quantize_fp8(rows_of(w, 1), false);
+  for (std::size_t i = 0; i < w.size(); ++i)
+    EXPECT_NEAR(e4m3_decode(blocks.codes[i]) * blocks.scales[0], w[i], std::fabs(w[i]) / 16) << i;
+  for (const Implementation& implementation : implementations()) {
+    Guarded<std::byte> row(static_cast<std::size_t>(cache_row_bytes(CacheType::Fp8, 4)));
+    Guarded<float> back(4);
+    implementation->store_cache(w.span(), CacheType::Fp8, row.data());
+    implementation->load_cache(row.data(), CacheType::Fp8, back.span());
+    for (std::size_t i = 0; i < w.size(); ++i)
+      EXPECT_NEAR(back[i], w[i], std::fabs(w[i]) / 16) << implementation.name << " " << i;
+  }
 }
 
 TEST(Quantize, APowerOfTwoScaleIsTheSmallestThatDoesNotSaturate) {
