@@ -52,17 +52,22 @@ PagePool::PagePool(BlockPool& blocks, std::int64_t page_bytes, std::int64_t page
   const std::int64_t pages = blocks.num_blocks() * pages_per_block;
   holders_.resize(static_cast<std::size_t>(pages));
   used_in_block_.resize(static_cast<std::size_t>(blocks.num_blocks()));
-  free_.reserve(static_cast<std::size_t>(pages));
 }
 
 std::int64_t PagePool::take() {
-  if (free_.empty()) {
-    const std::int64_t block = blocks_.take();
-    if (block < 0) return -1;
-    for (std::int64_t i = pages_per_block_ - 1; i >= 0; --i) free_.push_back(block * pages_per_block_ + i);
-  }
-  const std::int64_t page = free_.back();
-  free_.pop_back();
+  const std::int64_t block = blocks_.take();
+  return block < 0 ? -1 : hold(block * pages_per_block_);
+}
+
+std::int64_t PagePool::take_beside(std::int64_t neighbour) {
+  const std::int64_t block = neighbour / pages_per_block_;
+  if (used_in_block_[static_cast<std::size_t>(block)] == pages_per_block_) return -1;
+  std::int64_t page = block * pages_per_block_;
+  while (holders_[static_cast<std::size_t>(page)] > 0) ++page;
+  return hold(page);
+}
+
+std::int64_t PagePool::hold(std::int64_t page) {
   holders_[static_cast<std::size_t>(page)] = 1;
   ++used_in_block_[static_cast<std::size_t>(page / pages_per_block_)];
   ++num_used_;
@@ -77,10 +82,8 @@ void PagePool::drop_holder(std::int64_t page) {
   const std::int64_t block = page / pages_per_block_;
   if (--used_in_block_[static_cast<std::size_t>(block)] > 0) {
     if (blocks_.freed() == FreedMemory::Poisoned) std::memset(data(page), kPoisonByte, static_cast<std::size_t>(page_bytes_));
-    free_.push_back(page);
     return;
   }
-  std::erase_if(free_, [&](std::int64_t other) { return other / pages_per_block_ == block; });
   blocks_.give_back(block);
 }
 
@@ -104,19 +107,17 @@ PageList::PageList(const PageList& other) : pool_(other.pool_), pages_(other.pag
 }
 
 bool PageList::push_fresh() {
-  const std::int64_t page = pool_->take();
+  std::int64_t page = -1;
+  for (auto held = pages_.rbegin(); held != pages_.rend() && page < 0; ++held) page = pool_->take_beside(*held);
+  if (page < 0) page = pool_->take();
   if (page < 0) return false;
   pages_.push_back(page);
   return true;
 }
 
-bool PageList::copy(std::int64_t i) {
-  const std::int64_t page = pool_->take();
-  if (page < 0) return false;
-  std::int64_t& mine = pages_[static_cast<std::size_t>(i)];
-  std::memcpy(pool_->data(page), pool_->data(mine), static_cast<std::size_t>(pool_->page_bytes()));
-  pool_->drop_holder(mine);
-  mine = page;
+bool PageList::push_copy(const PageList& other, std::int64_t i) {
+  if (!push_fresh()) return false;
+  std::memcpy((*this)[size() - 1], other[i], static_cast<std::size_t>(pool_->page_bytes()));
   return true;
 }
 

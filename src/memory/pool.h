@@ -1,7 +1,8 @@
 #pragma once
 // The one pool behind everything that grows: equal blocks, each the size of one KDA layer's state. States and tails take
-// whole blocks; latent pages share a block with pages of the same kind and are reference-counted, so that a boundary and
-// the sequences that grew from it hold the same rows once. One thread at a time.
+// whole blocks; latent pages share a block with pages of the same sequence and kind and are reference-counted, so that a
+// boundary and the sequences that grew from it hold the same rows once. Sequences that share no boundary share no block:
+// however their growth interleaves, each holds MemoryLayout::sequence_blocks() and gives all of them back. One thread at a time.
 
 #include "memory/layout.h"
 
@@ -48,8 +49,10 @@ class PagePool {
  public:
   PagePool(BlockPool& blocks, std::int64_t page_bytes, std::int64_t pages_per_block);
 
-  /// A page with one holder, or -1 if the pool is dry.
+  /// A page with one holder: the first of a fresh block, or -1 if the pool is dry.
   std::int64_t take();
+  /// The same from the block that `neighbour` lies in, or -1 if that is full.
+  std::int64_t take_beside(std::int64_t neighbour);
   void add_holder(std::int64_t page);
   /// The last holder frees the page; the last page frees the block.
   void drop_holder(std::int64_t page);
@@ -59,13 +62,14 @@ class PagePool {
   std::int64_t num_used() const { return num_used_; }
 
  private:
+  std::int64_t hold(std::int64_t page);
+
   BlockPool& blocks_;
   std::int64_t page_bytes_;
   std::int64_t pages_per_block_;
   std::int64_t num_used_ = 0;
   std::vector<std::uint32_t> holders_;        // by page
   std::vector<std::uint32_t> used_in_block_;  // by block
-  std::vector<std::int64_t> free_;            // pages of blocks this pool holds
 };
 
 /// Everything a model's sequences take their memory from.
@@ -112,7 +116,8 @@ class BlockList {
   std::vector<std::int64_t> blocks_;
 };
 
-/// References to pages, in position order. Copying shares the pages.
+/// References to pages, in position order. Copying shares the pages. Fresh ones come from the blocks of those the list holds
+/// already, also where a boundary that is gone has left a hole, and from a block of its own when those are full.
 class PageList {
  public:
   explicit PageList(PagePool& pool) : pool_(&pool) {}
@@ -127,8 +132,8 @@ class PageList {
 
   /// Adds a fresh page; false if the pool is dry.
   bool push_fresh();
-  /// Replaces page `i` by a fresh one with the same content; false and unchanged if the pool is dry.
-  bool copy(std::int64_t i);
+  /// Adds a fresh page with the content of page `i` of `other`; false if the pool is dry.
+  bool push_copy(const PageList& other, std::int64_t i);
   /// Drops pages from the end.
   void resize(std::int64_t count);
   std::int64_t size() const { return static_cast<std::int64_t>(pages_.size()); }

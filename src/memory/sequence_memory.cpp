@@ -36,11 +36,12 @@ std::unique_ptr<SequenceMemory> SequenceMemory::resume(MemoryPool& pool, const B
   // Whole pages are shared. A page that is only partly behind the position will be written by this sequence: its own copy.
   const std::int64_t page_tokens = pool.layout().page_tokens;
   const auto share = [&](const PageList& from, PageList& to, std::int64_t rows, auto& pages_by_layer) {
+    const std::int64_t count = std::min(from.size(), ceil_div(rows, page_tokens));
+    const std::int64_t whole = std::min(from.size(), rows / page_tokens);
     to = from;
-    to.resize(std::min(to.size(), ceil_div(rows, page_tokens)));
-    const std::int64_t whole = std::min(to.size(), rows / page_tokens);
-    for (std::int64_t page = pages == BoundaryPages::Copied ? 0 : whole; page < to.size(); ++page) {
-      if (!to.copy(page)) return false;
+    to.resize(pages == BoundaryPages::Copied ? 0 : whole);
+    while (to.size() < count) {
+      if (!to.push_copy(from, to.size())) return false;
     }
     for (std::int64_t page = 0; page < to.size(); ++page) memory->index_page(to, page, pages_by_layer);
     return true;

@@ -3,28 +3,21 @@
 #include "checkpoint/config.h"
 #include "memory/sequence_memory.h"
 #include "support/golden.h"
+#include "support/small_layout.h"
 
 #include <gtest/gtest.h>
+#include <rapidcheck.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
 
 namespace calandra {
 namespace {
-
-/// Two KDA and one MLA layer, 2 heads of 32: blocks of 8 KiB, pages of 64 rows of 16 values.
-MemoryLayout small_layout(bool mtp) {
-  Config config;
-  config.hidden = 8;
-  config.layers = 3;
-  config.heads = 2;
-  config.head_dim = 32;
-  config.kv_rank = 12;
-  config.rope_dim = 4;
-  config.mla_layers = {false, false, true};
-  return memory_layout(config, CacheType::BF16, mtp);
-}
 
 void fill_row(const LatentCache& cache, std::int64_t position, int value) {
   std::memset(cache.row(position), value, static_cast<std::size_t>(cache.row_bytes));
@@ -102,6 +95,30 @@ TEST(SequenceMemory, TakesExactlyTheBlocksOfTheFormula) {
     ASSERT_TRUE(memory->reserve(tokens));
     EXPECT_EQ(100 - pool.blocks().num_free(), layout.sequence_blocks(tokens)) << tokens;
   }
+}
+
+TEST(SequenceMemory, TakesAndGivesBackTheSameBlocksWhoeverGrowsBesideIt) {
+  const MemoryLayout layout = small_layout(true);
+  EXPECT_TRUE(rc::check("", [&] {
+    MemoryPool pool(layout, 400);
+    std::array<std::unique_ptr<SequenceMemory>, 4> sequences;
+    std::array<std::int64_t, 4> ends{};
+    const auto steps = *rc::gen::container<std::vector<std::pair<std::size_t, std::int64_t>>>(
+        rc::gen::pair(rc::gen::inRange<std::size_t>(0, 4), rc::gen::inRange<std::int64_t>(0, 300)));
+    for (const auto& [i, growth] : steps) {
+      if (!sequences[i]) {
+        sequences[i] = SequenceMemory::create(pool);
+        ends[i] = 0;
+      } else if (growth < 30 || ends[i] > 3000) {
+        sequences[i].reset();
+      } else {
+        RC_ASSERT(sequences[i]->reserve(ends[i] += growth));
+      }
+      std::int64_t expected = 0;
+      for (std::size_t j = 0; j < sequences.size(); ++j) expected += sequences[j] ? layout.sequence_blocks(ends[j]) : 0;
+      RC_ASSERT(400 - pool.blocks().num_free() == expected);
+    }
+  }));
 }
 
 TEST(SequenceMemory, StartsFromZeroInAPoolFullOfNaN) {
@@ -221,6 +238,23 @@ TEST(Boundary, ASequenceThatSharesNothingOutlivesTheOthersUnchanged) {
   }
 }
 
+TEST(Boundary, ATimelineOfManyTurnsKeepsFillingItsBlocks) {
+  const MemoryLayout layout = small_layout(true);
+  MemoryPool pool(layout, 400);
+  std::unique_ptr<SequenceMemory> memory = SequenceMemory::create(pool);
+  std::unique_ptr<Boundary> boundary = memory->snapshot();
+  for (std::int64_t position = 0; position < 9'000;) {
+    memory.reset();
+    memory = SequenceMemory::resume(pool, *boundary);
+    ASSERT_TRUE(memory->reserve(position + 90));
+    memory->advance(90, kHidden);
+    position += 90;
+    boundary = memory->snapshot();  // the one before leaves a hole where it had a page of its own
+    const std::int64_t partial_pages = 2;
+    ASSERT_LE(400 - pool.blocks().num_free(), layout.sequence_blocks(position) + layout.fixed_blocks() + partial_pages);
+  }
+}
+
 TEST(Boundary, WholePagesAreSharedNotCopied) {
   MemoryPool pool(small_layout(false), 40);
   const auto memory = SequenceMemory::create(pool);
@@ -234,15 +268,14 @@ TEST(Boundary, WholePagesAreSharedNotCopied) {
 
 TEST(BlockPool, FreedPagesArePoisonedAtOnce) {
   MemoryPool pool(small_layout(false), 10, FreedMemory::Poisoned);
-  const auto keeps_block = SequenceMemory::create(pool);
-  ASSERT_TRUE(keeps_block->reserve(1));
-  const std::byte* row = nullptr;
-  {
-    const auto memory = SequenceMemory::create(pool);
-    ASSERT_TRUE(memory->reserve(1));
-    fill_row(memory->latents(0), 0, 1);
-    row = memory->latents(0).row(0);
-  }
+  auto memory = SequenceMemory::create(pool);
+  ASSERT_TRUE(memory->reserve(65));
+  memory->advance(64, kHidden);
+  const auto keeps_block = memory->snapshot();
+  fill_row(memory->latents(0), 64, 1);
+  const std::byte* row = memory->latents(0).row(64);
+  memory.reset();
+  EXPECT_EQ(pool.latents().num_used(), 1);
   EXPECT_EQ(*row, std::byte{0xFF});
 }
 

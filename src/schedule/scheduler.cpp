@@ -1,0 +1,320 @@
+#include "schedule/scheduler.h"
+
+#include "base/error.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+
+namespace calandra {
+namespace {
+
+// What a refused client is told to wait: the time in which this share of the queue moves on, within reason.
+constexpr std::int64_t kQueueShare = 8;
+constexpr double kLeastRetrySeconds = 1, kMostRetrySeconds = 60;
+
+// Weight of the newest interval in the mean between admissions.
+constexpr double kNewestInterval = 1.0 / 8;
+
+// More tokens than any pool has rows for: lengths are cut to it before they are added.
+constexpr std::int64_t kEndless = std::int64_t{1} << 60;
+
+void check_limit(std::string_view name, std::int64_t value) {
+  if (value < 1) fail("{}: found {}, expected at least 1", name, value);
+}
+
+}  // namespace
+
+Scheduler::Scheduler(const MemoryLayout& layout, std::int64_t pool_blocks, const ScheduleLimits& limits, Prefixes* prefixes)
+    : layout_(layout), pool_blocks_(pool_blocks), limits_(limits), prefixes_(prefixes) {
+  check_limit("pool_blocks", pool_blocks);
+  check_limit("max_running", limits.max_running);
+  check_limit("max_waiting", limits.max_waiting);
+  check_limit("prefill_tokens", limits.prefill_tokens);
+  check_limit("prefill_tokens_beside_decodes", limits.prefill_tokens_beside_decodes);
+  check_limit("reserved_new_tokens", limits.reserved_new_tokens);
+}
+
+// ---- A request's life.
+
+Submission Scheduler::submit(const Request& request) {
+  check_limit("prompt_tokens", request.prompt_tokens);
+  check_limit("max_new_tokens", request.max_new_tokens);
+  if (!(request.weight > 0) || !std::isfinite(request.weight)) fail("weight: found {}, expected more than 0", request.weight);
+  ++counters_.submitted;
+  Sequence s;
+  s.request = request;
+  s.request.max_new_tokens = std::min(request.max_new_tokens, kEndless);
+  s.known = s.request.prompt_tokens = std::min(request.prompt_tokens, kEndless);
+  if (const std::int64_t blocks = layout_.sequence_blocks(s.last_position()); blocks > pool_blocks_) {
+    ++counters_.refused;
+    return LargerThanPool{s.last_position() + 1, blocks, pool_blocks_};
+  }
+  if (const std::int64_t waiting = num_waiting(); waiting - num_preempted_ >= limits_.max_waiting) {
+    ++counters_.refused;
+    return QueueFull{waiting, retry_after()};
+  }
+  s.id = RequestId{++last_id_};
+  s.waits_since = request.arrival;
+  s.client = &queue(s).join(request.client, request.weight);
+  queue(s).push(*s.client, s.id);
+  if (request.deadline) deadlines_.emplace(*request.deadline, s.id);
+  sequences_.emplace(s.id, s);
+  return s.id;
+}
+
+bool Scheduler::append_token(RequestId id) {
+  Sequence* s = find(id);
+  if (s == nullptr) return false;
+  if (under_way_ || !s->running() || s->pending() > 0)
+    fail("request {}: a token is appended at position {} of {}, expected all computed", static_cast<std::uint64_t>(id),
+         s->position, s->known);
+  ++s->known;
+  if (s->generated() < s->request.max_new_tokens) return true;
+  end(id, &ScheduleCounters::finished);
+  return false;
+}
+
+bool Scheduler::finish(RequestId id) { return end(id, &ScheduleCounters::finished); }
+
+bool Scheduler::cancel(RequestId id) { return end(id, &ScheduleCounters::cancelled); }
+
+bool Scheduler::end(RequestId id, std::int64_t ScheduleCounters::*counter) {
+  Sequence* s = find(id);
+  if (s == nullptr) return false;
+  if (s->running()) {
+    stop(*s);
+  } else {
+    if (s->state == State::Preempted) --num_preempted_;
+    queue(*s).remove(*s->client, id);
+  }
+  if (s->request.deadline) deadlines_.erase({*s->request.deadline, id});
+  queue(*s).leave(*s->client);
+  sequences_.erase(id);
+  ++(counters_.*counter);
+  return true;
+}
+
+Scheduler::Sequence* Scheduler::find(RequestId id) {
+  const auto found = sequences_.find(id);
+  return found == sequences_.end() ? nullptr : &found->second;
+}
+
+// ---- A step.
+
+const ScheduledStep& Scheduler::next_step(Instant now) {
+  if (under_way_) fail("next_step: a step is under way, expected complete_step() before");
+  now_ = now;
+  step_.expired.clear();
+  step_.preempted.clear();
+  step_.admitted.clear();
+  step_.slices.clear();
+  expire();
+  make_way();
+  decode_rows_ = schedule_decodes();
+  prefill_rows_ = schedule_prefills(decode_rows_ > 0 ? limits_.prefill_tokens_beside_decodes : limits_.prefill_tokens);
+  under_way_ = !step_.slices.empty();
+  if (under_way_) ++counters_.steps;
+  return step_;
+}
+
+void Scheduler::complete_step() {
+  if (!under_way_) fail("complete_step: no step is under way");
+  under_way_ = false;
+  for (const ScheduledSlice& slice : step_.slices) {
+    if (Sequence* s = find(slice.id)) s->position += slice.count;
+  }
+}
+
+void Scheduler::expire() {
+  while (!deadlines_.empty() && deadlines_.begin()->first <= now_) {
+    const RequestId id = deadlines_.begin()->second;
+    step_.expired.push_back(id);
+    end(id, &ScheduleCounters::expired);
+  }
+}
+
+/// If the head of the queues would fit without running requests of lower classes, as many of these are preempted as it takes.
+/// Before anything is scheduled, so that no slice is taken back.
+void Scheduler::make_way() {
+  const Sequence* head = head_of_queues();
+  if (head == nullptr || fits(*head)) return;
+  std::int64_t slots = 0, blocks = 0;
+  for (auto lower = running_.rbegin(); lower != running_.rend() && lower->first.first > head->request.priority; ++lower) {
+    ++slots;
+    blocks += layout_.sequence_blocks(lower->second->room);
+  }
+  if (!fits(*head, slots, blocks)) return;
+  while (!fits(*head)) preempt(*running_.rbegin()->second);
+}
+
+std::int64_t Scheduler::schedule_decodes() {
+  std::int64_t rows = 0;
+  // Oldest first: who is preempted for a block has had no slice yet, since only younger ones are, or the one that grows.
+  for (auto next = running_.begin(); next != running_.end(); ++next) {
+    Sequence& s = *next->second;
+    if (!s.decodes()) continue;
+    if (!grow(s, s.position + 1)) break;
+    add_slice(s, 1);
+    ++rows;
+  }
+  return rows;
+}
+
+std::int64_t Scheduler::schedule_prefills(const std::int64_t budget) {
+  prefills_.clear();
+  for (const auto& [rank, s] : running_) {
+    if (s->pending() > 0 && !s->decodes()) prefills_.emplace_back(turn(*s), s);
+  }
+  std::sort(prefills_.begin(), prefills_.end());
+  auto next = prefills_.begin();
+  std::int64_t left = budget;
+  bool admits = true;
+  while (left > 0) {
+    Sequence* head = admits ? head_of_queues() : nullptr;
+    Sequence* chosen = nullptr;
+    if (head != nullptr && !fits(*head)) {
+      admits = false;  // nobody is taken in its place: what becomes free is for the head
+      continue;
+    }
+    if (head != nullptr && (next == prefills_.end() || turn(*head) < next->first)) {
+      chosen = head;
+      admit(*chosen);
+    } else if (next != prefills_.end()) {
+      chosen = next->second;
+      ++next;
+    } else {
+      break;
+    }
+    const std::int64_t count = std::min(left, chosen->pending());
+    add_slice(*chosen, count);
+    left -= count;
+  }
+  return budget - left;
+}
+
+void Scheduler::add_slice(Sequence& s, std::int64_t count) {
+  const std::int64_t end = s.position + count;
+  step_.slices.push_back({s.id, s.position, count, s.room, end == s.known});
+  const std::int64_t first_time = std::max<std::int64_t>(0, end - std::max(s.position, s.reached));
+  if (first_time > 0) queue(s).charge(*s.client, first_time);
+  s.reached = std::max(s.reached, end);
+  counters_.computed_tokens += count;
+  counters_.recomputed_tokens += count - first_time;
+}
+
+Scheduler::Turn Scheduler::turn(const Sequence& s) {
+  return {s.request.priority, static_cast<std::int64_t>(s.client->served() / static_cast<double>(kPrefillTurnTokens)), s.id};
+}
+
+Scheduler::Sequence* Scheduler::head_of_queues() {
+  for (FairQueue& queue : queues_) {
+    if (const auto id = queue.head()) return find(*id);
+  }
+  return nullptr;
+}
+
+// ---- What moves blocks.
+
+std::int64_t Scheduler::room_to_admit(const Sequence& s) const {
+  return s.known + std::min(limits_.reserved_new_tokens, s.last_position() - s.known);
+}
+
+bool Scheduler::fits(const Sequence& s, std::int64_t more_slots, std::int64_t more_blocks) const {
+  return std::ssize(running_) - more_slots < limits_.max_running &&
+         layout_.sequence_blocks(room_to_admit(s)) <= pool_blocks_ - used_blocks_ + more_blocks;
+}
+
+void Scheduler::admit(Sequence& s) {
+  queue(s).remove(*s.client, s.id);
+  if (s.state == State::Preempted) {
+    --num_preempted_;
+  } else {
+    note_admission();
+  }
+  s.state = State::Running;
+  s.room = room_to_admit(s);
+  used_blocks_ += layout_.sequence_blocks(s.room);
+  running_.emplace(rank(s), &s);
+  s.position = prefixes_ == nullptr ? 0 : prefixes_->resumable_tokens(s.id, s.known);
+  if (s.position < 0 || s.position >= s.known)
+    fail("prefixes: request {} resumes at {}, expected 0 to {}", static_cast<std::uint64_t>(s.id), s.position, s.known - 1);
+  s.reached = std::max(s.reached, s.position);
+  ++counters_.admissions;
+  counters_.resumed_tokens += s.position;
+  step_.admitted.push_back({s.id, s.position, s.room, now_ - s.waits_since});
+}
+
+/// Room up to `room`, taken from the last in rank if it must be; false if that is `s` itself.
+bool Scheduler::grow(Sequence& s, std::int64_t room) {
+  if (room <= s.room) return true;
+  const std::int64_t more = layout_.sequence_blocks(room) - layout_.sequence_blocks(s.room);
+  while (more > pool_blocks_ - used_blocks_) {
+    Sequence& last = *running_.rbegin()->second;
+    preempt(last);
+    if (&last == &s) return false;
+  }
+  used_blocks_ += more;
+  s.room = room;
+  return true;
+}
+
+void Scheduler::preempt(Sequence& s) {
+  stop(s);
+  s.state = State::Preempted;
+  s.position = 0;
+  s.waits_since = now_;
+  queue(s).push_preempted(s.id);
+  ++num_preempted_;
+  ++counters_.preemptions;
+  step_.preempted.push_back(s.id);
+}
+
+void Scheduler::stop(Sequence& s) {
+  used_blocks_ -= layout_.sequence_blocks(s.room);
+  running_.erase(rank(s));
+}
+
+// ---- What others ask.
+
+void Scheduler::note_admission() {
+  if (backlog_since_) {
+    const double seconds = std::chrono::duration<double>(now_ - *backlog_since_).count();
+    seconds_an_admission_ += kNewestInterval * (seconds - seconds_an_admission_);
+  }
+  backlog_since_.reset();
+  if (num_waiting() > 1) backlog_since_ = now_;
+}
+
+std::chrono::seconds Scheduler::retry_after() const {
+  const double seconds = seconds_an_admission_ * static_cast<double>(limits_.max_waiting) / kQueueShare;
+  return std::chrono::seconds(std::lround(std::ceil(std::clamp(seconds, kLeastRetrySeconds, kMostRetrySeconds))));
+}
+
+std::optional<Instant> Scheduler::next_deadline() const {
+  if (deadlines_.empty()) return std::nullopt;
+  return deadlines_.begin()->first;
+}
+
+ScheduleStatistics Scheduler::statistics() const {
+  ScheduleStatistics statistics{counters_};
+  statistics.running = std::ssize(running_);
+  statistics.waiting = num_waiting();
+  statistics.preempted = num_preempted_;
+  statistics.blocks_used = used_blocks_;
+  statistics.blocks_total = pool_blocks_;
+  statistics.decode_rows = decode_rows_;
+  statistics.prefill_rows = prefill_rows_;
+  return statistics;
+}
+
+std::string QueueFull::message() const {
+  return fmt::format("queue: {} requests wait, expected a request when fewer do (in {} s)", waiting, retry_after.count());
+}
+
+std::string LargerThanPool::message() const {
+  return fmt::format("request of {} tokens: needs {} blocks of memory, expected at most the pool's {}", tokens, blocks,
+                     pool_blocks);
+}
+
+}  // namespace calandra

@@ -1,0 +1,35 @@
+#pragma once
+// What the scheduler counts, for metrics and tests.
+
+#include <cstdint>
+
+namespace calandra {
+
+/// Since the start. Every request submitted is refused, finished, cancelled, expired, or still there.
+struct ScheduleCounters {
+  std::int64_t submitted = 0;
+  std::int64_t refused = 0;
+  std::int64_t finished = 0;
+  std::int64_t cancelled = 0;
+  std::int64_t expired = 0;
+
+  std::int64_t steps = 0;
+  std::int64_t preemptions = 0;
+  std::int64_t admissions = 0;         // one a request, and one a preemption it came back from
+  std::int64_t computed_tokens = 0;    // rows of all steps
+  std::int64_t recomputed_tokens = 0;  // of these, rows that a preemption had thrown away
+  std::int64_t resumed_tokens = 0;     // found by Prefixes: not computed
+};
+
+struct ScheduleStatistics : ScheduleCounters {
+  std::int64_t running = 0;
+  std::int64_t waiting = 0;    // preempted ones too
+  std::int64_t preempted = 0;  // of these
+  std::int64_t blocks_used = 0;
+  std::int64_t blocks_total = 0;
+  // The last step.
+  std::int64_t decode_rows = 0;
+  std::int64_t prefill_rows = 0;
+};
+
+}  // namespace calandra

@@ -1,0 +1,38 @@
+#pragma once
+// One step, decided: which rows the next forward pass has, and what happens to memory before it. Whoever runs it
+//   1. drops the memory of `expired` and `preempted` requests,
+//   2. makes that of `admitted` ones: at `resume_at` tokens, with room up to position `room`,
+//   3. gives every slice its `room` and runs all slices as one pass.
+// A request may be preempted and admitted by one step. Done in this order, the pool has the blocks.
+
+#include "schedule/request.h"
+
+#include <cstdint>
+#include <vector>
+
+namespace calandra {
+
+struct Admission {
+  RequestId id{};
+  std::int64_t resume_at = 0;  // tokens that need not be computed: what Prefixes answered
+  std::int64_t room = 0;       // SequenceMemory::reserve(room)
+  Instant waited{};            // since it arrived, or was preempted
+};
+
+/// Tokens [begin, begin + count) of a request's prompt and generated tokens.
+struct ScheduledSlice {
+  RequestId id{};
+  std::int64_t begin = 0;
+  std::int64_t count = 0;
+  std::int64_t room = 0;
+  bool wants_logits = false;  // of the last row: no token is known after it
+};
+
+struct ScheduledStep {
+  std::vector<RequestId> expired;  // ended: their deadline has come
+  std::vector<RequestId> preempted;
+  std::vector<Admission> admitted;
+  std::vector<ScheduledSlice> slices;  // decodes first; a request has one at most
+};
+
+}  // namespace calandra

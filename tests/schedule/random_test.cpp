@@ -1,0 +1,155 @@
+// Random arrivals, lengths, budgets, cancels and deadlines on a real pool: Runner checks every step.
+
+#include "schedule/runner.h"
+#include "support/golden.h"
+#include "support/small_layout.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck.h>
+
+#include <ostream>
+#include <vector>
+
+namespace calandra {
+namespace {
+
+using std::chrono::milliseconds;
+
+struct Event {
+  enum class Kind { Arrival, Cancel, CancelDuringStep, Step } kind = Kind::Step;
+  std::int64_t prompt = 1, max_new = 1, answer = 1;
+  int client = 0, priority = 0;
+  bool has_deadline = false;
+  std::uint64_t victim = 0;  // of a cancel
+
+  friend std::ostream& operator<<(std::ostream& out, const Event& e) {
+    return out << "{kind " << static_cast<int>(e.kind) << " prompt " << e.prompt << " max_new " << e.max_new << " answer "
+               << e.answer << " client " << e.client << " priority " << e.priority << " deadline " << e.has_deadline << " victim "
+               << e.victim << "}";
+  }
+};
+
+rc::Gen<Event> event() {
+  using Kind = Event::Kind;
+  return rc::gen::build<Event>(
+      rc::gen::set(&Event::kind, rc::gen::weightedElement<Kind>(
+                                     {{6, Kind::Arrival}, {1, Kind::Cancel}, {1, Kind::CancelDuringStep}, {10, Kind::Step}})),
+      rc::gen::set(&Event::prompt, rc::gen::weightedOneOf<std::int64_t>({{3, rc::gen::inRange<std::int64_t>(1, 40)},
+                                                                         {2, rc::gen::inRange<std::int64_t>(1, 1500)}})),
+      rc::gen::set(&Event::max_new, rc::gen::weightedOneOf<std::int64_t>({{2, rc::gen::inRange<std::int64_t>(1, 10)},
+                                                                          {3, rc::gen::inRange<std::int64_t>(1, 700)}})),
+      rc::gen::set(&Event::answer, rc::gen::inRange<std::int64_t>(1, 700)), rc::gen::set(&Event::client, rc::gen::inRange(0, 4)),
+      rc::gen::set(&Event::priority, rc::gen::inRange(0, 3)),
+      rc::gen::set(&Event::has_deadline, rc::gen::weightedElement<bool>({{5, false}, {1, true}})),
+      rc::gen::set(&Event::victim, rc::gen::inRange<std::uint64_t>(0, 1000)));
+}
+
+struct Scene {
+  ScheduleLimits limits;
+  std::int64_t spare_blocks = 0;  // beyond the smallest pool in which the longest request fits
+  bool mtp = true;
+};
+
+Scene scene() {
+  Scene s;
+  s.limits.max_running = *rc::gen::inRange<std::int64_t>(1, 12);
+  s.limits.max_waiting = *rc::gen::inRange<std::int64_t>(1, 40);
+  s.limits.prefill_tokens = *rc::gen::inRange<std::int64_t>(1, 600);
+  s.limits.prefill_tokens_beside_decodes = *rc::gen::inRange<std::int64_t>(1, 200);
+  s.limits.reserved_new_tokens = *rc::gen::element<std::int64_t>(1, 16, 64, 512);
+  s.spare_blocks = *rc::gen::inRange<std::int64_t>(0, 30);
+  s.mtp = *rc::gen::arbitrary<bool>();
+  return s;
+}
+
+/// Plays the events and then runs dry.
+void play(Runner& runner, const std::vector<Event>& events) {
+  Instant now{};
+  const auto cancel = [&](std::uint64_t victim) {
+    if (!runner.lives().empty()) runner.cancel(RequestId{1 + victim % runner.lives().size()});
+  };
+  std::uint64_t cancel_during = 0;
+  for (const Event& e : events) {
+    now += milliseconds(10);
+    switch (e.kind) {
+      case Event::Kind::Arrival: {
+        Request request;
+        request.prompt_tokens = e.prompt;
+        request.max_new_tokens = e.max_new;
+        request.client = static_cast<std::uint64_t>(e.client);
+        request.weight = 1 + e.client;
+        request.priority = static_cast<Priority>(e.priority);
+        request.arrival = now;
+        if (e.has_deadline) request.deadline = now + milliseconds(e.prompt);
+        (void)runner.submit(request, e.answer);
+        break;
+      }
+      case Event::Kind::Cancel: cancel(e.victim); break;
+      case Event::Kind::CancelDuringStep: cancel_during = e.victim + 1; break;
+      case Event::Kind::Step:
+        runner.step(now, [&] {
+          if (cancel_during > 0) cancel(cancel_during - 1);
+          cancel_during = 0;
+        });
+    }
+    if (!runner.complaint().empty()) return;
+  }
+  runner.run_dry(now);
+}
+
+Runner runner_of(const Scene& s) {
+  const MemoryLayout layout = small_layout(s.mtp);
+  return {layout, layout.sequence_blocks(1200) + s.spare_blocks, s.limits};
+}
+
+TEST(Schedules, KeepEveryPromiseOnARealPool) {
+  std::int64_t preemptions = 0, cancelled = 0, expired = 0, refused = 0, recomputed = 0;
+  EXPECT_TRUE(rc::check("", [&] {
+    const Scene s = scene();
+    const auto events = *rc::gen::scale(long_tests() ? 4.0 : 1.5, rc::gen::container<std::vector<Event>>(event()));
+    Runner runner = runner_of(s);
+    play(runner, events);
+    RC_ASSERT(runner.complaint() == "");
+    const ScheduleStatistics statistics = runner.scheduler().statistics();
+    RC_ASSERT(statistics.blocks_used == 0);
+    RC_ASSERT(statistics.running + statistics.waiting + statistics.preempted == 0);
+    RC_ASSERT(statistics.submitted == statistics.refused + statistics.finished + statistics.cancelled + statistics.expired);
+    std::int64_t served = 0;
+    for (const auto& [id, life] : runner.lives()) {
+      served += life.served;
+      if (life.fate != Runner::Fate::Finished) continue;
+      RC_ASSERT(life.generated() == life.answer);
+      RC_ASSERT(life.served == life.known - 1);
+    }
+    if (statistics.cancelled == 0) RC_ASSERT(statistics.computed_tokens - statistics.recomputed_tokens == served);
+    preemptions += statistics.preemptions;
+    cancelled += statistics.cancelled;
+    expired += statistics.expired;
+    refused += statistics.refused;
+    recomputed += statistics.recomputed_tokens;
+  }));
+  // The scenes are worth something only if all of it happens.
+  EXPECT_GT(preemptions, 20);
+  EXPECT_GT(cancelled, 20);
+  EXPECT_GT(expired, 20);
+  EXPECT_GT(refused, 20);
+  EXPECT_GT(recomputed, 1000);
+}
+
+TEST(Schedules, AreAFunctionOfWhatHappened) {
+  EXPECT_TRUE(rc::check("", [] {
+    const Scene s = scene();
+    const auto events = *rc::gen::container<std::vector<Event>>(event());
+    Runner first = runner_of(s);
+    // Other addresses, other order in hash tables of pointers.
+    const std::vector<std::vector<char>> clutter(100, std::vector<char>(777));
+    Runner second = runner_of(s);
+    play(first, events);
+    play(second, events);
+    RC_ASSERT(first.digest() == second.digest());
+    RC_ASSERT(first.steps() == second.steps());
+  }));
+}
+
+}  // namespace
+}  // namespace calandra

@@ -1,0 +1,344 @@
+// What the scheduler decides, case by case, on a real pool.
+
+#include "schedule/runner.h"
+#include "support/golden.h"
+#include "support/small_layout.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <utility>
+#include <vector>
+
+namespace calandra {
+namespace {
+
+using std::chrono::seconds;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr std::int64_t kPlenty = 1000;  // blocks
+
+Request request_of(std::int64_t prompt, std::int64_t max_new, std::uint64_t client = 0, Priority priority = Priority::Normal) {
+  Request request;
+  request.prompt_tokens = prompt;
+  request.max_new_tokens = max_new;
+  request.client = client;
+  request.priority = priority;
+  return request;
+}
+
+/// Blocks of one sequence of that many tokens.
+std::int64_t blocks(std::int64_t tokens) { return small_layout(true).sequence_blocks(tokens); }
+
+/// (request, begin, count) of the last step.
+std::vector<std::tuple<RequestId, std::int64_t, std::int64_t>> slices(const Runner& runner) {
+  std::vector<std::tuple<RequestId, std::int64_t, std::int64_t>> list;
+  for (const ScheduledSlice& slice : runner.last().slices) list.emplace_back(slice.id, slice.begin, slice.count);
+  return list;
+}
+
+std::vector<RequestId> admitted(const Runner& runner) {
+  std::vector<RequestId> ids;
+  for (const Admission& admission : runner.last().admitted) ids.push_back(admission.id);
+  return ids;
+}
+
+TEST(Scheduler, APromptIsCutToTheBudgetAndThenDecoded) {
+  ScheduleLimits limits;
+  limits.prefill_tokens = 100;
+  Runner runner(small_layout(true), kPlenty, limits);
+  const RequestId a = runner.take(request_of(250, 3));
+  const std::vector<std::pair<std::int64_t, std::int64_t>> expected{{0, 100}, {100, 100}, {200, 50}, {250, 1}, {251, 1}};
+  for (const auto& [begin, count] : expected) {
+    runner.step({});
+    EXPECT_THAT(slices(runner), ElementsAre(std::tuple(a, begin, count)));
+    EXPECT_EQ(runner.last().slices[0].wants_logits, begin >= 200);
+  }
+  EXPECT_EQ(runner.life(a).fate, Runner::Fate::Finished);  // the third token is never computed
+  runner.step({});
+  EXPECT_THAT(runner.last().slices, IsEmpty());
+  EXPECT_EQ(runner.complaint(), "");
+}
+
+TEST(Scheduler, DecodesGoFirstAndLeavePromptsTheSmallerBudget) {
+  ScheduleLimits limits;
+  limits.prefill_tokens = 100;
+  limits.prefill_tokens_beside_decodes = 30;
+  Runner runner(small_layout(true), kPlenty, limits);
+  const RequestId a = runner.take(request_of(20, 50)), b = runner.take(request_of(200, 50));
+  runner.step({});
+  EXPECT_THAT(slices(runner), ElementsAre(std::tuple(a, 0, 20), std::tuple(b, 0, 80)));
+  runner.step({});
+  EXPECT_THAT(slices(runner), ElementsAre(std::tuple(a, 20, 1), std::tuple(b, 80, 30)));
+  EXPECT_EQ(runner.complaint(), "");
+}
+
+TEST(Scheduler, SeveralPromptsShareTheBudgetInTheOrderTheyCame) {
+  Runner runner(small_layout(true), kPlenty, {});
+  const RequestId a = runner.take(request_of(100, 5)), b = runner.take(request_of(150, 5)), c = runner.take(request_of(900, 5));
+  runner.step({});
+  EXPECT_THAT(slices(runner), ElementsAre(std::tuple(a, 0, 100), std::tuple(b, 0, 150), std::tuple(c, 0, 262)));
+}
+
+TEST(Scheduler, AShortPromptDoesNotWaitForAnothersLongOne) {
+  Runner runner(small_layout(true), kPlenty, {});
+  runner.take(request_of(20'000, 5, 1));
+  for (int i = 0; i < 3; ++i) runner.step({});
+  const RequestId brief = runner.take(request_of(10, 1, 2));
+  std::int64_t steps = 0;
+  while (runner.life(brief).fate == Runner::Fate::Alive && steps < 40) runner.step({}), ++steps;
+  EXPECT_LE(steps, 1 + kPrefillTurnTokens / ScheduleLimits{}.prefill_tokens);
+  EXPECT_EQ(runner.complaint(), "");
+}
+
+TEST(Scheduler, EqualPromptsOfDifferentClientsEndOneAfterAnother) {
+  Runner runner(small_layout(true), kPlenty, {});
+  const RequestId a = runner.take(request_of(1'500, 1, 1)), b = runner.take(request_of(1'500, 1, 2));
+  for (int i = 0; i < 3; ++i) runner.step({});
+  EXPECT_EQ(runner.life(a).fate, Runner::Fate::Finished);
+  EXPECT_LT(runner.life(b).position, 100);
+}
+
+TEST(Scheduler, WithinAClientFirstInFirstOut) {
+  ScheduleLimits limits;
+  limits.max_running = 1;
+  Runner runner(small_layout(true), kPlenty, limits);
+  std::vector<RequestId> ids;
+  for (const std::int64_t length : {90, 5, 300, 40}) ids.push_back(runner.take(request_of(length, 1)));
+  std::vector<RequestId> order;
+  while (runner.num_alive() > 0) {
+    runner.step({});
+    for (const RequestId id : admitted(runner)) order.push_back(id);
+  }
+  EXPECT_EQ(order, ids);
+}
+
+TEST(Scheduler, AHigherClassGoesFirstAndTakesTheMemoryOfALowerOne) {
+  ScheduleLimits limits;
+  limits.reserved_new_tokens = 10;
+  Runner runner(small_layout(true), 2 * blocks(210), limits);
+  const RequestId low1 = runner.take(request_of(200, 20, 1, Priority::Low));
+  const RequestId low2 = runner.take(request_of(200, 20, 2, Priority::Low));
+  runner.step({});
+  ASSERT_THAT(admitted(runner), ElementsAre(low1, low2));
+  const RequestId normal = runner.take(request_of(200, 20, 3));
+  const RequestId high = runner.take(request_of(200, 20, 4, Priority::High));
+  runner.step({});
+  EXPECT_THAT(runner.last().preempted, ElementsAre(low2));
+  EXPECT_THAT(admitted(runner), ElementsAre(high));
+  runner.step({});
+  EXPECT_THAT(runner.last().preempted, ElementsAre(low1));
+  EXPECT_THAT(admitted(runner), ElementsAre(normal));
+  runner.run_dry();
+  for (const RequestId id : {low1, low2, normal, high}) EXPECT_EQ(runner.life(id).generated(), 20);
+  EXPECT_EQ(runner.complaint(), "");
+}
+
+TEST(Scheduler, NobodyIsPreemptedForARequestThatWouldNotFitAllTheSame) {
+  ScheduleLimits limits;
+  limits.max_running = 2;
+  Runner runner(small_layout(true), kPlenty, limits);
+  runner.take(request_of(10, 100, 1, Priority::High));
+  runner.take(request_of(10, 100, 1, Priority::High));
+  runner.step({});
+  runner.take(request_of(10, 10, 2, Priority::High));
+  runner.step({});
+  EXPECT_THAT(runner.last().preempted, IsEmpty());
+}
+
+TEST(Scheduler, ADryPoolPreemptsTheYoungestWhichGoesOnBeforeAllOthers) {
+  ScheduleLimits limits;
+  limits.reserved_new_tokens = 1;
+  const MemoryLayout layout = small_layout(true);
+  const std::int64_t tokens_of_a_block = layout.page_tokens * layout.pages_per_block;
+  // Room for both prompts, not for both answers.
+  Runner runner(layout, 2 * blocks(tokens_of_a_block), limits);
+  const RequestId a = runner.take(request_of(200, 200, 1)), b = runner.take(request_of(200, 200, 2));
+  runner.step({});
+  const RequestId c = runner.take(request_of(1, 1, 3));
+  while (runner.last().preempted.empty() && runner.num_alive() > 0) runner.step({});
+  EXPECT_THAT(runner.last().preempted, ElementsAre(b));
+  std::vector<RequestId> order;
+  while (runner.num_alive() > 0) {
+    runner.step({});
+    for (const RequestId id : admitted(runner)) order.push_back(id);
+  }
+  EXPECT_THAT(order, ElementsAre(b, c));
+  EXPECT_EQ(runner.life(a).preemptions, 0);
+  EXPECT_EQ(runner.life(b).generated(), 200);
+  EXPECT_GT(runner.scheduler().statistics().recomputed_tokens, 0);
+  EXPECT_EQ(runner.complaint(), "");
+}
+
+/// Knows the first half of everything.
+class HalfPrefixes : public Prefixes {
+ public:
+  std::int64_t resumable_tokens(RequestId id, std::int64_t tokens) override {
+    asked.emplace_back(id, tokens);
+    return tokens / 2;
+  }
+  std::vector<std::pair<RequestId, std::int64_t>> asked;
+};
+
+TEST(Scheduler, WhatIsStoredIsNotComputedAndNotPaidFor) {
+  HalfPrefixes prefixes;
+  Runner runner(small_layout(true), kPlenty, {}, &prefixes);
+  const RequestId a = runner.take(request_of(300, 2));
+  runner.step({});
+  EXPECT_THAT(prefixes.asked, ElementsAre(std::pair(a, 300)));
+  EXPECT_EQ(runner.last().admitted[0].resume_at, 150);
+  EXPECT_THAT(slices(runner), ElementsAre(std::tuple(a, 150, 150)));
+  EXPECT_EQ(runner.scheduler().statistics().computed_tokens, 150);
+  EXPECT_EQ(runner.scheduler().statistics().resumed_tokens, 150);
+  runner.run_dry();
+  EXPECT_EQ(runner.complaint(), "");
+}
+
+class WrongPrefixes : public Prefixes {
+ public:
+  std::int64_t resumable_tokens(RequestId, std::int64_t tokens) override { return tokens; }
+};
+
+TEST(Scheduler, AStoreMustLeaveTheLastTokenToCompute) {
+  WrongPrefixes prefixes;
+  Scheduler scheduler(small_layout(true), kPlenty, {}, &prefixes);
+  (void)scheduler.submit(request_of(300, 2));
+  EXPECT_THAT(error_of([&] { scheduler.next_step({}); }), HasSubstr("resumes at 300, expected 0 to 299"));
+}
+
+TEST(Scheduler, ADeadlineEndsARequestWhereverItIs) {
+  ScheduleLimits limits;
+  limits.max_running = 1;
+  Runner runner(small_layout(true), kPlenty, limits);
+  Request running = request_of(10, 100), waiting = request_of(10, 100);
+  running.deadline = seconds(5);
+  waiting.deadline = seconds(3);
+  const RequestId a = runner.take(running), b = runner.take(waiting);
+  runner.step(seconds(1));
+  EXPECT_EQ(runner.scheduler().next_deadline(), Instant(seconds(3)));
+  runner.step(seconds(3) - Instant(1));
+  EXPECT_THAT(runner.last().expired, IsEmpty());
+  runner.step(seconds(3));
+  EXPECT_THAT(runner.last().expired, ElementsAre(b));
+  runner.step(seconds(6));
+  EXPECT_THAT(runner.last().expired, ElementsAre(a));
+  EXPECT_EQ(runner.scheduler().next_deadline(), std::nullopt);
+  EXPECT_EQ(runner.scheduler().statistics().blocks_used, 0);
+  EXPECT_EQ(runner.complaint(), "");
+}
+
+TEST(Scheduler, CancelFreesAtOnceAtAnyState) {
+  ScheduleLimits limits;
+  limits.prefill_tokens = 50;
+  limits.prefill_tokens_beside_decodes = 50;
+  limits.max_running = 2;
+  Runner runner(small_layout(true), kPlenty, limits);
+  const RequestId decodes = runner.take(request_of(10, 100)), prefills = runner.take(request_of(500, 100)),
+                  waits = runner.take(request_of(10, 100));
+  runner.step({});
+  runner.step({});
+  runner.cancel(waits);
+  EXPECT_EQ(runner.scheduler().statistics().waiting, 0);
+  runner.cancel(prefills);
+  EXPECT_EQ(runner.scheduler().statistics().running, 1);
+  runner.step({}, [&] { runner.cancel(decodes); });  // in the middle of its step
+  EXPECT_EQ(runner.scheduler().statistics().blocks_used, 0);
+  EXPECT_EQ(runner.scheduler().statistics().cancelled, 3);
+  EXPECT_FALSE(runner.scheduler().cancel(decodes));
+  EXPECT_FALSE(runner.scheduler().cancel(RequestId{77}));
+  EXPECT_EQ(runner.complaint(), "");
+}
+
+TEST(Scheduler, CancellingAWaitingRequestTouchesNobodyElse) {
+  ScheduleLimits limits;
+  limits.max_running = 1;
+  Runner with(small_layout(true), kPlenty, limits), without(small_layout(true), kPlenty, limits);
+  for (Runner* runner : {&with, &without}) {
+    runner->take(request_of(600, 30));
+    runner->step({});
+    if (runner == &with) runner->cancel(runner->take(request_of(30, 10, 5)));
+    runner->run_dry();
+  }
+  EXPECT_EQ(with.digest(), without.digest());
+}
+
+TEST(Scheduler, AFullQueueRefusesAndSaysWhenToComeBack) {
+  ScheduleLimits limits;
+  limits.max_running = 1;
+  limits.max_waiting = 8;
+  Runner runner(small_layout(true), kPlenty, limits);
+  for (int i = 0; i < 8; ++i) runner.take(request_of(10, 1));
+  const auto refused = std::get<QueueFull>(runner.submit(request_of(10, 1), 1));
+  EXPECT_EQ(refused.waiting, 8);
+  EXPECT_EQ(refused.retry_after, seconds(1));  // nothing is known yet
+  // One request in five seconds.
+  for (int i = 0; i < 200; ++i) {
+    runner.step(seconds(5 * i));
+    runner.take(request_of(10, 1));
+  }
+  const auto later = std::get<QueueFull>(runner.submit(request_of(10, 1), 1));
+  EXPECT_EQ(later.retry_after, seconds(5));  // one of eight
+  EXPECT_EQ(later.message(), "queue: 8 requests wait, expected a request when fewer do (in 5 s)");
+  EXPECT_EQ(runner.scheduler().statistics().refused, 2);
+}
+
+TEST(Scheduler, ARequestLargerThanThePoolIsRefusedWithTheNumbers) {
+  const std::int64_t pool = blocks(1000);
+  Runner runner(small_layout(true), pool, {});
+  // The last token needs no memory.
+  std::int64_t most = 1000;
+  while (blocks(most + 1) == pool) ++most;
+  runner.take(request_of(most, 1));
+  runner.take(request_of(1, most));
+  const auto refused = std::get<LargerThanPool>(runner.submit(request_of(2, most), 1));
+  EXPECT_EQ(refused.tokens, most + 2);
+  EXPECT_EQ(refused.blocks, pool + 2);  // latents and MTP latents
+  EXPECT_EQ(refused.pool_blocks, pool);
+  EXPECT_THAT(refused.message(), HasSubstr("blocks of memory, expected at most the pool's"));
+  EXPECT_TRUE(std::holds_alternative<LargerThanPool>(runner.submit(request_of(INT64_MAX, INT64_MAX), 1)));
+  runner.run_dry();
+  EXPECT_EQ(runner.complaint(), "");
+}
+
+TEST(Scheduler, TheQueueTimeOfAnAdmissionIsSinceItsArrival) {
+  Runner runner(small_layout(true), kPlenty, {});
+  Request request = request_of(10, 1);
+  request.arrival = seconds(3);
+  runner.take(request);
+  runner.step(seconds(10));
+  EXPECT_EQ(runner.last().admitted[0].waited, Instant(seconds(7)));
+}
+
+TEST(Scheduler, ARequestWhoseTokenIsNotKnownYetSitsOut) {
+  Scheduler scheduler(small_layout(true), kPlenty, {});
+  const RequestId a = std::get<RequestId>(scheduler.submit(request_of(10, 5)));
+  scheduler.next_step({});
+  scheduler.complete_step();
+  EXPECT_THAT(scheduler.next_step({}).slices, IsEmpty());
+  EXPECT_TRUE(scheduler.append_token(a));
+  EXPECT_EQ(scheduler.next_step({}).slices.size(), 1u);
+}
+
+TEST(Scheduler, MisuseIsNamed) {
+  Scheduler scheduler(small_layout(true), kPlenty, {});
+  EXPECT_EQ(error_of([&] { scheduler.complete_step(); }), "complete_step: no step is under way");
+  EXPECT_EQ(error_of([&] { (void)scheduler.submit(request_of(0, 1)); }), "prompt_tokens: found 0, expected at least 1");
+  EXPECT_EQ(error_of([&] { (void)scheduler.submit(request_of(1, 0)); }), "max_new_tokens: found 0, expected at least 1");
+  Request request = request_of(1000, 5);
+  request.weight = -1;
+  EXPECT_EQ(error_of([&] { (void)scheduler.submit(request); }), "weight: found -1, expected more than 0");
+  const RequestId a = std::get<RequestId>(scheduler.submit(request_of(1000, 5)));
+  scheduler.next_step({});
+  EXPECT_THAT(error_of([&] { scheduler.next_step({}); }), HasSubstr("a step is under way"));
+  scheduler.complete_step();
+  EXPECT_THAT(error_of([&] { (void)scheduler.append_token(a); }), HasSubstr("appended at position 512 of 1000"));
+  ScheduleLimits limits;
+  limits.prefill_tokens_beside_decodes = 0;
+  EXPECT_EQ(error_of([&] { Scheduler(small_layout(true), 10, limits); }),
+            "prefill_tokens_beside_decodes: found 0, expected at least 1");
+}
+
+}  // namespace
+}  // namespace calandra
