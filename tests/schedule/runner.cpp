@@ -85,7 +85,10 @@ void Runner::step(Instant now, const std::function<void()>& during) {
 }
 
 void Runner::run_dry(Instant now) {
-  while (num_alive() > 0 && complaint_.empty()) step(now);
+  while (num_alive() > 0 && complaint_.empty()) {
+    step(now);
+    check(steps_ < 200'000, {}, "the schedule does not end");
+  }
 }
 
 /// The first in rank of those that run gets on, unless a waiting request of a class before it needs the memory.
