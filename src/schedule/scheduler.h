@@ -19,7 +19,8 @@
 // classes. The oldest running request of the highest class is never preempted by its own class, and alone everything fits that was
 // taken in: so there is always one that gets on.
 //
-// A step costs O(rows in it + running log running), everything else O(log n). One thread at a time. Misuse throws Error.
+// A step costs O(running log running), everything else O(log n). A million requests that all wait at once, 410 million rows in 2.8
+// million steps, took 30 s of a 2.4 GHz core (tests/schedule/cost_test.cpp). One thread at a time. Misuse throws Error.
 
 #include "memory/layout.h"
 #include "schedule/fair_queue.h"
