@@ -2,8 +2,8 @@
 // Many answers at once on one model: the scheduler decides steps, one thread runs them. Every answer is bit for bit what it would
 // be alone (docs/numerics.md): who else is served, how prompts are cut, and a preemption change when it comes, and nothing else.
 //
-// A request is submitted from any thread with a listener, which hears of it in the engine's thread: so it must not block, nor call the
-// engine except to cancel. Whatever happens to the answer, ended() is called once and nothing after it.
+// A request is submitted from any thread with a listener, which hears of it in the engine's thread: so it must not block or throw, nor call
+// the engine except to cancel. Whatever happens to the answer, ended() is called once and nothing after it.
 
 #include "engine/answer_builder.h"
 #include "engine/model.h"
