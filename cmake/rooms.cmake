@@ -1,6 +1,7 @@
 # A room is a static library made of all sources of src/NAME.
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
+find_package(Boost 1.81 REQUIRED)
 find_package(simdjson REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(PkgConfig REQUIRED)

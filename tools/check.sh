@@ -67,9 +67,9 @@ step_asan() {
 
 step_tsan() {
   configure "$root/build/tsan" "${clang_options[@]}" -DCALANDRA_UNITY=ON -DCALANDRA_SANITIZE=thread
-  compile "$root/build/tsan" test_base test_model test_engine
+  compile "$root/build/tsan" test_base test_model test_engine test_serve
   # Without randomised addresses: this ThreadSanitizer does not know the layouts of newer kernels.
-  (cd "$root/build/tsan" && setarch -R ctest --output-on-failure --timeout 3600 -j "$jobs" -R '^(base|model|engine)$')
+  (cd "$root/build/tsan" && setarch -R ctest --output-on-failure --timeout 3600 -j "$jobs" -R '^(base|model|engine|serve)$')
 }
 
 # The corpus is copied: what a run finds stays in build/fuzz/corpus until someone keeps it. (xargs puts no {} into the name
@@ -124,7 +124,7 @@ arm64_libraries() {
   mkdir -p "$into" "$apt/lists/partial" "$apt/archives/partial"
   touch "$apt/status"
   apt-get "${options[@]}" update
-  (cd "$apt/archives" && apt-get "${options[@]}" download libcli11-dev libedit-dev libfmt-dev libfmt9 libgmock-dev \
+  (cd "$apt/archives" && apt-get "${options[@]}" download libboost1.81-dev libcli11-dev libedit-dev libfmt-dev libfmt9 libgmock-dev \
     libgtest-dev libpcre2-dev libpcre2-8-0 librapidcheck-dev libsimdjson-dev libsimdjson14 libutf8proc-dev libutf8proc2 \
     nlohmann-json3-dev)
   for package in "$apt/archives"/*.deb; do dpkg -x "$package" "$into"; done
