@@ -103,6 +103,7 @@ struct HttpServer::Core {
   void add(tcp::socket socket);
   void remove(Connections::iterator connection);
   void tick();
+  void end_if_empty();
   void drain(std::chrono::milliseconds grace);
   void run();
   void log(std::string_view line) const {
@@ -476,22 +477,28 @@ void HttpServer::Core::add(tcp::socket socket) {
 void HttpServer::Core::remove(Connections::iterator connection) {
   connections.erase(connection);
   num_connections = static_cast<int>(connections.size());
-  if (is_draining && connections.empty()) ticker.cancel();
+  end_if_empty();
 }
 
 void HttpServer::Core::tick() {
-  const auto now = Clock::now();
+  // First: whatever happens below, there is a next time.
+  ticker.expires_after(kTick);
+  ticker.async_wait([this](const error_code& ec) {
+    if (!ec) tick();
+  });
   if (!is_accepting && !is_draining) accept();
+  const auto now = Clock::now();
   const bool is_over = now >= drain_deadline;
   for (auto next = connections.begin(); next != connections.end();) {
     const std::shared_ptr<Connection> connection = *next++;  // which may leave the list
     guard(*connection, [&] { is_over ? connection->close() : connection->tick(now); });
   }
-  if (is_draining && connections.empty()) return;
-  ticker.expires_after(kTick);
-  ticker.async_wait([this](const error_code& ec) {
-    if (!ec) tick();
-  });
+  end_if_empty();
+}
+
+/// Without anything to wait for run() returns.
+void HttpServer::Core::end_if_empty() {
+  if (is_draining && connections.empty()) ticker.cancel();
 }
 
 void HttpServer::Core::drain(std::chrono::milliseconds grace) {
@@ -504,7 +511,6 @@ void HttpServer::Core::drain(std::chrono::milliseconds grace) {
       connection->drain();
     }
   }
-  ticker.cancel();
   tick();
 }
 

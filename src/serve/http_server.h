@@ -40,7 +40,8 @@ struct HttpOptions {
 /// What the server does with requests. All are called in the server's thread: while they run, nothing else is read or written.
 struct HttpService {
   std::function<void(HttpRequest request, HttpResponder responder)> handle;
-  /// Asked when the header of a request has come and its body has not: what it returns is the answer. May be empty.
+  /// Asked when the header of a request has come and its body has not: what it returns is the answer. This is the place of
+  /// Router::refusal() and authorised(). May be empty.
   std::function<std::optional<HttpResponse>(const HttpRequest& request)> check;
   /// The shape of errors that the server itself finds.
   ErrorFormat error = plain_error;

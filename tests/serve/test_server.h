@@ -1,10 +1,10 @@
 #pragma once
 // A server for tests. Requests for "/held..." wait for the test, in whose thread they are answered; all others get an echo at once.
 
-#include <atomic>
-#include <chrono>
 #include <condition_variable>
+#include <cstddef>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
