@@ -49,7 +49,8 @@ constexpr std::size_t kToldOfOverload = 256;
 
 void set_option(int socket, int level, int name, int value) { ::setsockopt(socket, level, name, &value, sizeof(value)); }
 
-/// A peer that vanished without a word is noticed: by unanswered bytes after `patience`, in silence after a minute.
+/// A peer that vanished without a word is noticed: by unanswered bytes after `patience`, in silence after a minute. The system counts
+/// slow readers among the vanished, so it gets twice the time after which watch_progress() gives them up.
 void tune(tcp::socket& socket, std::chrono::milliseconds patience) {
   const int handle = socket.native_handle();
   set_option(handle, IPPROTO_TCP, TCP_NODELAY, 1);
@@ -466,7 +467,7 @@ void HttpServer::Core::add(tcp::socket socket) {
   const auto limit = static_cast<std::size_t>(options.max_connections);
   if (connections.size() >= limit + kToldOfOverload) return;
   socket.non_blocking(true, ec);
-  tune(socket, options.write_timeout);
+  tune(socket, 2 * options.write_timeout);
   const bool is_welcome = connections.size() < limit;
   const auto connection = std::make_shared<Connection>(*this, std::move(socket), to_text(peer));
   connections.push_back(connection);
@@ -502,7 +503,8 @@ void HttpServer::Core::end_if_empty() {
 }
 
 void HttpServer::Core::drain(std::chrono::milliseconds grace) {
-  drain_deadline = std::min(drain_deadline, Clock::now() + grace);
+  constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365);  // "for ever" would overflow
+  drain_deadline = std::min(drain_deadline, Clock::now() + std::min(grace, kLongest));
   if (!std::exchange(is_draining, true)) {
     error_code ignored;
     acceptor.close(ignored);

@@ -96,8 +96,11 @@ TEST(HttpDrain, AnyThreadMayStopAndAnswerMeanwhile) {
         one.responder.finish();
       });
     }
-    for (int i = 0; i < 3; ++i) threads.emplace_back([&test] { test.server->stop(5ms); });
-    test.server->wait();
+    {
+      std::vector<std::jthread> stoppers;
+      for (int i = 0; i < 3; ++i) stoppers.emplace_back([&test] { test.server->stop(5ms); });
+      test.server->wait();
+    }
     test.server.reset();
     threads.clear();
   }

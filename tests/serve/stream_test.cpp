@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cstdio>
 #include <fstream>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <string_view>
@@ -248,27 +249,39 @@ TEST(HttpStream, AReaderThatTakesNothingIsCutOffInTime) {
   EXPECT_TRUE(becomes_true([&] { return test.server->num_connections() == 0; }));
 }
 
-TEST(HttpStream, AReaderThatIsSlowAndSteadyGetsEverything) {
+/// Reads an answer so slowly, for three time-outs, that the server's socket takes nothing more from it. Nothing if this process did not
+/// get to run often enough to be steady.
+std::optional<bool> arrives_at_a_slow_reader(const std::string& body) {
   HttpOptions options;
   options.write_timeout = 1000ms;
   TestServer test(std::move(options));
   Client client(test.server->port(), 65536);
-  ASSERT_TRUE(client.send(kHeldRequest));
+  EXPECT_TRUE(client.send(kHeldRequest));
   Held held = test.next_held();
-  std::string body(8'000'000, 'x');
-  for (std::size_t i = 0; i < body.size(); ++i) body[i] = static_cast<char>('a' + i % 23);
-  ASSERT_TRUE(held.responder.reply({.status = 200, .headers = {}, .body = body}));
+  EXPECT_TRUE(held.responder.reply({.status = 200, .headers = {}, .body = body}));
   EXPECT_GT(held.responder.pending_bytes(), 0u);
   client.read_through("\r\n\r\n");
   std::string got;
-  // Three time-outs long so little is read that the server's socket takes nothing more from it.
   for (int i = 0; i < 30; ++i) {
+    const auto start = std::chrono::steady_clock::now();
     got += client.read_bytes(32'000);
     std::this_thread::sleep_for(100ms);
+    if (std::chrono::steady_clock::now() - start > 400ms) return std::nullopt;
   }
   got += client.read_bytes(body.size() - got.size());
-  EXPECT_TRUE(got == body) << got.size();
-  EXPECT_TRUE(becomes_true([&] { return held.responder.pending_bytes() == 0; }));
+  return got == body && becomes_true([&] { return held.responder.pending_bytes() == 0; });
+}
+
+TEST(HttpStream, AReaderThatIsSlowAndSteadyGetsEverything) {
+  std::string body(8'000'000, 'x');
+  for (std::size_t i = 0; i < body.size(); ++i) body[i] = static_cast<char>('a' + i % 23);
+  for (int tries = 0; tries < 5; ++tries) {
+    if (const std::optional<bool> arrived = arrives_at_a_slow_reader(body)) {
+      EXPECT_TRUE(*arrived);
+      return;
+    }
+  }
+  GTEST_SKIP() << "this machine is too busy";
 }
 
 TEST(HttpStream, ManyThreadsAnswerManyClients) {
