@@ -67,6 +67,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   for (std::size_t i = 0; i < whole.requests.size(); ++i) {
     require(whole.requests[i].path == cut.requests[i].path && whole.requests[i].body == cut.requests[i].body);
   }
-  require((whole.refusal == 0) == (cut.refusal == 0));
+  // Of a header that came in pieces only its end tells what is wrong with it, and that may not have come.
+  require(whole.refusal != 0 || cut.refusal == 0);
   return 0;
 }
