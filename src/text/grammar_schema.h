@@ -1,0 +1,17 @@
+#pragma once
+// JSON Schema to a program of the grammar engine.
+//
+// A schema becomes alternatives without "and" (schema_constraints.h): those of anyOf and oneOf, each with all that $ref and
+// allOf add. What alternatives say of members is kept as lists of schemas, compiled once for each list, so that recursive
+// schemas end.
+
+#include <string_view>
+
+#include "text/grammar_program.h"
+
+namespace calandra::grammar {
+
+/// Throws Error "WHERE: POINTER: ..." for what is malformed, not supported or too large, and for a schema that nothing fits.
+Program program_of_schema(std::string_view schema, std::string_view where);
+
+}  // namespace calandra::grammar
