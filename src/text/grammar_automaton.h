@@ -22,7 +22,7 @@ inline constexpr std::uint32_t kNoLimit = UINT32_MAX;
 /// What the compilation of one grammar may do: about a second's worth.
 class Budget {
  public:
-  static constexpr std::size_t kWork = 20'000'000;
+  static constexpr std::size_t kWork = 6'000'000;
 
   /// Throws Error "WHERE: ..." when it is used up.
   void spend(std::size_t work, std::string_view where);

@@ -254,6 +254,40 @@ class NumberReader {
   int last_place_ = 1;
 };
 
+Automaton build_automaton(const NumberLimits& limits, std::string_view where, Budget& budget) {
+  const NumberReader reader(limits);
+  std::map<Progress, std::uint32_t> numbers;
+  std::vector<Progress> states;
+  const auto number_of = [&](const Progress& progress) {
+    const auto [place, is_new] = numbers.emplace(progress, static_cast<std::uint32_t>(states.size()));
+    if (is_new) {
+      if (states.size() >= kMaxAutomatonStates)
+        fail("{}: these limits of a number need more than {} states", where, kMaxAutomatonStates);
+      states.push_back(progress);
+    }
+    return place->second;
+  };
+  number_of({});
+  Automaton result;
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    budget.spend(30, where);
+    std::vector<Automaton::Edge> edges;
+    for (const char c : std::string_view("+-.0123456789Ee")) {
+      const std::optional<Progress> next = reader.next(states[i], c);
+      if (!next) continue;
+      const auto code = static_cast<char32_t>(c);
+      const std::uint32_t target = number_of(*next);
+      if (!edges.empty() && edges.back().target == target && edges.back().last + 1 == code) {
+        edges.back().last = code;
+      } else {
+        edges.push_back({code, code, target});
+      }
+    }
+    result.add_state(edges, reader.accepts(states[i]) ? 0 : Automaton::kNoTag);
+  }
+  return without_dead_ends(result);
+}
+
 }  // namespace
 
 Decimal decimal_of(std::string_view text) {
@@ -304,37 +338,16 @@ bool NumberLimits::admits(const Decimal& value) const {
 }
 
 Automaton automaton_of_numbers(const NumberLimits& limits, std::string_view where, Budget& budget) {
-  const NumberReader reader(limits);
-  std::map<Progress, std::uint32_t> numbers;
-  std::vector<Progress> states;
-  const auto number_of = [&](const Progress& progress) {
-    const auto [place, is_new] = numbers.emplace(progress, static_cast<std::uint32_t>(states.size()));
-    if (is_new) {
-      if (states.size() >= kMaxAutomatonStates)
-        fail("{}: these limits of a number need more than {} states", where, kMaxAutomatonStates);
-      states.push_back(progress);
-    }
-    return place->second;
+  if (limits.lower || limits.upper || limits.multiple_of > 1) return build_automaton(limits, where, budget);
+  // The most frequent ones, and among the largest.
+  const auto any = [](bool integer) {
+    NumberLimits none;
+    none.integer = integer;
+    Budget own;
+    return build_automaton(none, "numbers", own);
   };
-  number_of({});
-  Automaton result;
-  for (std::size_t i = 0; i < states.size(); ++i) {
-    budget.spend(30, where);
-    std::vector<Automaton::Edge> edges;
-    for (const char c : std::string_view("+-.0123456789Ee")) {
-      const std::optional<Progress> next = reader.next(states[i], c);
-      if (!next) continue;
-      const auto code = static_cast<char32_t>(c);
-      const std::uint32_t target = number_of(*next);
-      if (!edges.empty() && edges.back().target == target && edges.back().last + 1 == code) {
-        edges.back().last = code;
-      } else {
-        edges.push_back({code, code, target});
-      }
-    }
-    result.add_state(edges, reader.accepts(states[i]) ? 0 : Automaton::kNoTag);
-  }
-  return without_dead_ends(result);
+  static const Automaton numbers = any(false), integers = any(true);
+  return limits.integer ? integers : numbers;
 }
 
 }  // namespace calandra::grammar

@@ -282,7 +282,7 @@ class SchemaCompiler {
         if (of_name == nullptr) of_name = reader_.find(*schema, "additionalProperties");
         if (of_name != nullptr) schemas.push_back(of_name);
       }
-      budget_.spend(10 + name.size() + alternative.objects.size(), where_);
+      budget_.spend(10 + name.size() + 5 * alternative.objects.size(), where_);
       object.properties.push_back({name, value_of(std::move(schemas)), alternative.required.contains(name)});
     }
     return keep_object(std::move(object));

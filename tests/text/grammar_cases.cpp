@@ -2,6 +2,7 @@
 
 #include "checkpoint/synthetic_tokenizer.h"
 #include "support/golden.h"
+#include "text/tokenizer.h"
 
 #include <gtest/gtest.h>
 

@@ -26,10 +26,10 @@ TEST(GrammarEbnf, TakesWhatItsRulesSay) {
       name ::= .{2} | "\u4e2d\x41\U0001F600\t\"\\"
       tail ::= "."*)");
   for (const char* const text :
-       {"Hello, ab!", "Hello, abcd?!", "x1, éé!", "-X, ab!.....", "], \u4e2dA\U0001F600\t\"\\!", "^\u00e9, ab?"}) {
+       {"Hello, ab!", "Hello, abcd?!", "x1, éé!", "-X, ab!.....", "]1, \u4e2dA\U0001F600\t\"\\!", "^\u00e9, ab?"}) {
     EXPECT_TRUE(accepts(grammar, text)) << text;
   }
-  for (const char* const text : {"", "Hello", "Hello, a!", "Hello, ab", "Hello, ab!!!", "D1, ab!", "xa, ab!", "x\n, ab!"}) {
+  for (const char* const text : {"", "Hello", "Hello, a!", "Hello, ab", "D1, ab!", "xa, ab!", "x\n, ab!"}) {
     EXPECT_FALSE(accepts(grammar, text)) << text;
   }
   EXPECT_TRUE(accepts(grammar_of_ebnf("root ::= \"a\"{2,}"), "aaaaa"));
@@ -95,11 +95,12 @@ TEST(GrammarEbnf, HostileTextsEndSoon) {
     pairs += rule + "\"x\"? " + next + " | " + next + " \"y\" r" + std::to_string(i / 2) + "?\n";
   }
   const std::string last = "r1500 ::= \"a\"?";
-  for (const std::string& text :
-       {doubling + last, chain + last, pairs + last, "root ::= " + repeat("(", 100'000),
-        "root ::= " + repeat("(", 90) + repeat(")", 90), std::string("root ::= (((\"a\"{0,1000}){0,1000}){0,1000}){0,1000}"),
-        "root ::= [ab]* \"a\" [ab]{40}", "root ::= " + repeat("\"a\"? ", 5000), "root ::= " + repeat("[^a] | ", 5000) + "\"b\"",
-        repeat("#", 1 << 20), "root ::= (" + repeat("(\"\" | ", 80) + "\"a\"" + repeat(")*", 80) + ")"}) {
+  for (const std::string& text : std::vector<std::string>{
+           doubling + last, chain + last, pairs + last, "root ::= " + repeat("(", 100'000),
+           "root ::= " + repeat("(", 90) + repeat(")", 90), std::string("root ::= (((\"a\"{0,1000}){0,1000}){0,1000}){0,1000}"),
+           "root ::= [ab]* \"a\" [ab]{40}", "root ::= " + repeat("\"a\"? ", 5000),
+           "root ::= " + repeat("[^a] | ", 5000) + "\"b\"", repeat("#", 1 << 20),
+           "root ::= (" + repeat("(\"\" | ", 80) + "\"a\"" + repeat(")*", 80) + ")"}) {
     const auto start = std::chrono::steady_clock::now();
     const std::string error = error_of([&] {
       GrammarState state(grammar_of_ebnf(text));

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "support/golden.h"
 #include "text/grammar_cases.h"
+#include "text/tokenizer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -154,7 +155,11 @@ TEST(GrammarMask, OfOpenObjectsKnowTheKeysSeen) {
     const bool begins_another = text.ends_with(',') || std::ranges::count(text, '"') % 2 == 1;
     return well && std::set(keys.begin(), keys.end()).size() == keys.size() && keys.size() + (begins_another ? 1 : 0) <= 3;
   };
-  const auto is_text = [&](const std::string& text) { return text.ends_with('}'); };
+  const auto is_text = [&](const std::string& text) {
+    bool open = false, well = false;
+    keys_of(text, open, well);
+    return well && !open;
+  };
   EXPECT_GT(expect_masks_of_language(grammar, 18, is_begun, is_text), 300);
 }
 
@@ -325,10 +330,12 @@ TEST(GrammarMask, OfGrammarTextsAreThoseOfXGrammar) {
         state.allowed(mask);
         auto ids = tokens_of(mask);
         std::erase_if(ids, [&](std::int32_t id) { return id >= of.at("num_tokens").get<std::int32_t>(); });
-        EXPECT_EQ(ids.size(), step.at("count").get<std::size_t>()) << text;
-        EXPECT_EQ(hash_of(ids), step.at("hash").get<std::string>()) << text;
-        EXPECT_EQ(state.can_end(), step.at("end").get<bool>()) << text;
-        ++num_masks;
+        if (step.contains("count")) {
+          EXPECT_EQ(ids.size(), step.at("count").get<std::size_t>()) << text;
+          EXPECT_EQ(hash_of(ids), step.at("hash").get<std::string>()) << text;
+          EXPECT_EQ(state.can_end(), step.at("end").get<bool>()) << text;
+          ++num_masks;
+        }
         if (!step.contains("token")) continue;
         const auto token = step.at("token").get<std::int32_t>();
         text += bundled_vocabulary()->bytes(token);
@@ -336,7 +343,7 @@ TEST(GrammarMask, OfGrammarTextsAreThoseOfXGrammar) {
       }
     }
   }
-  EXPECT_GT(num_masks, 150);
+  EXPECT_GT(num_masks, 120);
 }
 
 TEST(GrammarMask, CopiesGoTheirOwnWays) {

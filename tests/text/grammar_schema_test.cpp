@@ -75,9 +75,10 @@ TEST(GrammarSchema, ChecksTheFormatsAsAjvDoes) {
 }
 
 TEST(GrammarSchema, AgreesWithTheTestSuiteOrRefuses) {
-  // Not as the suite has it, each said in docs/grammar.md: oneOf is anyOf, and 1.0 is no integer.
+  // Not as the suite has it, each said in docs/grammar.md: oneOf is anyOf, 1.0 is no integer, keywords beside $ref count.
   const auto is_known = [](const Json& group, const Json& test) {
     static const std::regex whole("-?[0-9]+\\.0");
+    if (group.at("description") == "ref overrides any sibling keywords") return true;
     return (group.at("file") == "oneOf" && !test.at("valid").get<bool>()) ||
            (test.at("valid").get<bool>() && std::regex_search(test.at("data").dump(), whole));
   };

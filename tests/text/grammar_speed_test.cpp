@@ -4,6 +4,7 @@
 #include "checkpoint/synthetic_tokenizer.h"
 #include "support/golden.h"
 #include "text/grammar_cases.h"
+#include "text/tokenizer.h"
 
 #include <gtest/gtest.h>
 

@@ -65,6 +65,25 @@ for (const [token, id] of Object.entries(tokenizer.model.vocab)) vocab[id] = tok
 const bytes = vocab.map((token) => Buffer.from([...token].map((c) => BYTE_OF.get(c))));
 const END = vocab.length;
 
+/// Whether the bytes begin a text in UTF-8. XGrammar lets some bytes through that no such text has.
+function isBegun(bytes) {
+  try {
+    new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes, { stream: true });
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+function isWhole(bytes) {
+  try {
+    new TextDecoder("utf-8", { fatal: true }).decode(bytes);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
 function hash(ids) {
   let value = 0xcbf29ce484222325n; // FNV-1a over the ids, four bytes each
   for (const id of ids) {
@@ -86,8 +105,9 @@ for (const [name, { text, examples }] of Object.entries(GRAMMARS)) {
     for (;;) {
       const mask = await matcher.getNextTokenBitmask();
       const ids = [];
-      for (let id = 0; id < END; ++id) if ((mask[id >> 5] >>> (id & 31)) & 1) ids.push(id);
-      const step = { count: ids.length, hash: hash(ids), end: ((mask[END >> 5] >>> (END & 31)) & 1) === 1 };
+      for (let id = 0; id < END; ++id) if ((mask[id >> 5] >>> (id & 31)) & 1 && isBegun(bytes[id])) ids.push(id);
+      // Inside of a character nothing is compared.
+      const step = isWhole(rest) ? { count: ids.length, hash: hash(ids), end: ((mask[END >> 5] >>> (END & 31)) & 1) === 1 } : {};
       steps.push(step);
       if (rest.length === 0) break;
       let best = -1;
