@@ -19,9 +19,10 @@ using Json = nlohmann::ordered_json;
 
 /// Compares the mask after every prefix of tokens with what is known of the language: `has_text_with(prefix)` and `is_text`.
 /// Returns the number of masks.
-int expect_masks_of_language(const std::shared_ptr<const Grammar>& grammar, std::size_t max_size,
-                             const std::function<bool(const std::string&)>& is_begun,
-                             const std::function<bool(const std::string&)>& is_text) {
+int expect_masks_of_language(
+    const std::shared_ptr<const Grammar>& grammar, std::size_t max_size, const std::function<bool(const std::string&)>& is_begun,
+    const std::function<bool(const std::string&)>& is_text,
+    const std::function<bool(const std::string&)>& is_followed = [](const std::string&) { return true; }) {
   const GrammarVocabulary& vocabulary = grammar->vocabulary();
   std::vector<std::pair<GrammarState, std::string>> states = {{GrammarState(grammar), ""}};
   std::set<std::string> known = {""};
@@ -34,7 +35,8 @@ int expect_masks_of_language(const std::shared_ptr<const Grammar>& grammar, std:
       EXPECT_EQ(mask.test(id), is_begun(longer)) << "after '" << text << "' the token '" << vocabulary.bytes(id) << "'";
       GrammarState next = states[i].first;
       EXPECT_EQ(next.accept(id), mask.test(id)) << "after '" << text << "' the token '" << vocabulary.bytes(id) << "'";
-      if (mask.test(id) && longer.size() <= max_size && known.insert(longer).second) states.emplace_back(std::move(next), longer);
+      if (mask.test(id) && longer.size() <= max_size && is_followed(longer) && known.insert(longer).second)
+        states.emplace_back(std::move(next), longer);
     }
     EXPECT_EQ(states[i].first.can_end(), is_text(text)) << text;
     EXPECT_EQ(mask.test(vocabulary.size() - 1), is_text(text)) << text;
@@ -160,7 +162,12 @@ TEST(GrammarMask, OfOpenObjectsKnowTheKeysSeen) {
     keys_of(text, open, well);
     return well && !open;
   };
-  EXPECT_GT(expect_masks_of_language(grammar, 18, is_begun, is_text), 300);
+  // Keys of up to two letters are enough.
+  const auto is_followed = [](const std::string& text) {
+    const std::size_t letters = text.size() - 1 - text.rfind('"');
+    return std::ranges::count(text, '"') % 2 == 0 || (letters <= 2 && !text.ends_with('}') && !text.ends_with(','));
+  };
+  EXPECT_GT(expect_masks_of_language(grammar, 18, is_begun, is_text, is_followed), 100);
 }
 
 TEST(GrammarMask, OfArraysNumbersAndAlternativesAreExact) {
