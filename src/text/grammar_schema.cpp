@@ -1,5 +1,7 @@
 #include "text/grammar_schema.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <map>
