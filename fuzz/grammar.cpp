@@ -1,6 +1,10 @@
 // A JSON Schema or a grammar text, then bytes that choose a way through its masks: ends in an Error or in a text, in bounded
 // time, and never in a place without a way out. The first byte chooses which of the two, a zero byte ends it.
 
+#include "text/grammar.h"
+
+#include "base/error.h"
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -9,9 +13,6 @@
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "base/error.h"
-#include "text/grammar.h"
 
 namespace {
 

@@ -1,13 +1,13 @@
 // Any bytes as a connection's requests: the same ones wherever the bytes are cut, never more than the limits, never of a length that two
 // servers could understand differently. The first byte chooses the cuts.
 
+#include "serve/request_reader.h"
+
 #include <cstdint>
 #include <cstdlib>
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "serve/request_reader.h"
 
 namespace {
 

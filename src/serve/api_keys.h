@@ -1,10 +1,10 @@
 #pragma once
 // Who may ask. Which paths need no key (health checks) is the caller's decision.
 
+#include "serve/http_message.h"
+
 #include <string>
 #include <vector>
-
-#include "serve/http_message.h"
 
 namespace calandra {
 

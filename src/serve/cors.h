@@ -1,11 +1,11 @@
 #pragma once
 // Which pages of other origins may read our answers in a browser (the WHATWG's Fetch standard, 3.2). None, unless they are listed.
 
+#include "serve/http_message.h"
+
 #include <optional>
 #include <string>
 #include <vector>
-
-#include "serve/http_message.h"
 
 namespace calandra {
 

@@ -1,14 +1,14 @@
 #include "serve/exchange.h"
 
+#include "serve/events.h"
+#include "serve/http_responder.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <ctime>
 #include <iterator>
 #include <utility>
-
-#include "serve/events.h"
-#include "serve/http_responder.h"
 
 namespace calandra {
 namespace {

@@ -1,14 +1,14 @@
 #pragma once
 // One reply on its way from whoever answers, in any thread, to the connection, in the server's: framing and a queue of bytes.
 
+#include "serve/http_message.h"
+
 #include <cstddef>
 #include <functional>
 #include <mutex>
 #include <stop_token>
 #include <string>
 #include <string_view>
-
-#include "serve/http_message.h"
 
 namespace calandra {
 

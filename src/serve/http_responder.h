@@ -3,12 +3,12 @@
 // client or the server has gone; nothing blocks, nothing throws but bad_alloc. If the last copy goes without an answer the client gets a
 // 500, and a stream that was not finished is cut off.
 
+#include "serve/http_message.h"
+
 #include <cstddef>
 #include <memory>
 #include <stop_token>
 #include <string_view>
-
-#include "serve/http_message.h"
 
 namespace calandra {
 

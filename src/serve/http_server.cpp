@@ -1,19 +1,23 @@
 #include "serve/http_server.h"
 
+#include "base/error.h"
+#include "serve/cors.h"
+#include "serve/exchange.h"
+
 #include <fmt/format.h>
 #include <linux/sockios.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
-
-#include <algorithm>
-#include <atomic>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
+
+#include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <exception>
 #include <iterator>
@@ -22,10 +26,6 @@
 #include <random>
 #include <thread>
 #include <utility>
-
-#include "base/error.h"
-#include "serve/cors.h"
-#include "serve/exchange.h"
 
 namespace calandra {
 namespace {

@@ -4,6 +4,10 @@
 //
 // A client that closes its sending side before its answer is finished is taken for gone, since a closed connection looks the same from here.
 
+#include "serve/http_message.h"
+#include "serve/http_responder.h"
+#include "serve/request_reader.h"
+
 #include <chrono>
 #include <cstddef>
 #include <functional>
@@ -12,10 +16,6 @@
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "serve/http_message.h"
-#include "serve/http_responder.h"
-#include "serve/request_reader.h"
 
 namespace calandra {
 

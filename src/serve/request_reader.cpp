@@ -1,15 +1,15 @@
 #include "serve/request_reader.h"
 
-#include <fmt/format.h>
-
-#include <algorithm>
-#include <boost/beast/http/basic_parser.hpp>
-#include <boost/beast/http/error.hpp>
-#include <optional>
-#include <utility>
-
 #include "base/error.h"
 #include "serve/request_target.h"
+
+#include <fmt/format.h>
+#include <boost/beast/http/basic_parser.hpp>
+#include <boost/beast/http/error.hpp>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
 
 namespace calandra {
 namespace {

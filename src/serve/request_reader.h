@@ -3,13 +3,13 @@
 // two servers could understand differently is refused: Content-Length beside Transfer-Encoding or twice, codings other than
 // chunked, no Host or two. Nothing throws but bad_alloc; what is kept is bounded by the limits.
 
+#include "serve/http_message.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
-
-#include "serve/http_message.h"
 
 namespace calandra {
 

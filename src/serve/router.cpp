@@ -1,12 +1,12 @@
 #include "serve/router.h"
 
+#include "base/error.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <set>
 #include <utility>
-
-#include "base/error.h"
 
 namespace calandra {
 namespace {

@@ -1,14 +1,14 @@
 #pragma once
 // Which handler a method and a path belong to. Filled once, then read from any thread.
 
+#include "serve/http_message.h"
+#include "serve/http_responder.h"
+
 #include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "serve/http_message.h"
-#include "serve/http_responder.h"
 
 namespace calandra {
 

@@ -1,11 +1,11 @@
 #include "text/grammar.h"
 
-#include <utility>
-#include <vector>
-
 #include "text/grammar_ebnf.h"
 #include "text/grammar_mask.h"
 #include "text/grammar_schema.h"
+
+#include <utility>
+#include <vector>
 
 namespace calandra {
 namespace grammar {

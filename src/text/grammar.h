@@ -7,12 +7,12 @@
 // Exact: a token is allowed if and only if some allowed text begins with what was accepted followed by the token's bytes, so
 // there is always a way to an end. Tokens may end inside of a character and go over any number of the grammar's parts.
 
+#include "text/grammar_vocabulary.h"
+#include "text/token_mask.h"
+
 #include <cstdint>
 #include <memory>
 #include <string_view>
-
-#include "text/grammar_vocabulary.h"
-#include "text/token_mask.h"
 
 namespace calandra {
 

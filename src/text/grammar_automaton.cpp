@@ -1,10 +1,10 @@
 #include "text/grammar_automaton.h"
 
-#include <algorithm>
-#include <map>
-
 #include "base/error.h"
 #include "text/unicode.h"
+
+#include <algorithm>
+#include <map>
 
 namespace calandra::grammar {
 namespace {

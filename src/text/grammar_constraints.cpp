@@ -1,10 +1,10 @@
 #include "text/grammar_constraints.h"
 
+#include "base/error.h"
+
 #include <algorithm>
 #include <array>
 #include <numeric>
-
-#include "base/error.h"
 
 namespace calandra::grammar {
 namespace {

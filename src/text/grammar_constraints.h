@@ -4,8 +4,11 @@
 // What a list of schemas says together becomes a list of alternatives, each free of $ref, allOf, anyOf and oneOf on its own
 // level. oneOf is read as anyOf.
 
-#include <cstdint>
+#include "text/grammar_number.h"
+
 #include <nlohmann/json.hpp>
+
+#include <cstdint>
 #include <optional>
 #include <set>
 #include <span>
@@ -13,8 +16,6 @@
 #include <string_view>
 #include <unordered_map>
 #include <vector>
-
-#include "text/grammar_number.h"
 
 namespace calandra::grammar {
 

@@ -2,13 +2,13 @@
 
 #include "text/grammar_ebnf.h"
 
-#include <algorithm>
-#include <map>
-#include <string>
-
 #include "base/error.h"
 #include "text/grammar_rules.h"
 #include "text/unicode.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
 
 namespace calandra::grammar {
 namespace {

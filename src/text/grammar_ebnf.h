@@ -1,9 +1,9 @@
 #pragma once
 // Grammar texts to programs of the grammar engine. docs/grammar.md has the syntax.
 
-#include <string_view>
-
 #include "text/grammar_program.h"
+
+#include <string_view>
 
 namespace calandra::grammar {
 

@@ -1,9 +1,9 @@
 // The formats of JSON Schema that are checked, as patterns.
 
+#include "text/grammar_pattern.h"
+
 #include <map>
 #include <string>
-
-#include "text/grammar_pattern.h"
 
 namespace calandra::grammar {
 namespace {

@@ -1,9 +1,9 @@
 #include "text/grammar_machine.h"
 
+#include "base/error.h"
+
 #include <algorithm>
 #include <tuple>
-
-#include "base/error.h"
 
 namespace calandra::grammar {
 namespace {

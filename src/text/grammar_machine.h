@@ -6,14 +6,14 @@
 // Sets, the properties that objects have seen and the keys being read live in an Arena, which only grows; a mark takes back
 // what a trial added. A position in the text is a list of threads and an arena: cheap to copy.
 
+#include "text/grammar_program.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
-
-#include "text/grammar_program.h"
 
 namespace calandra::grammar {
 

@@ -2,16 +2,16 @@
 // Masks of tokens. What a frame on top of the stack allows by itself is found once and kept: the tokens it takes whatever is
 // below it, and the places in the trie where it returns, from where the frames below decide.
 
+#include "text/grammar_machine.h"
+#include "text/grammar_vocabulary.h"
+#include "text/token_mask.h"
+
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <unordered_map>
 #include <vector>
-
-#include "text/grammar_machine.h"
-#include "text/grammar_vocabulary.h"
-#include "text/token_mask.h"
 
 namespace calandra::grammar {
 

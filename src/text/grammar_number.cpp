@@ -1,10 +1,10 @@
 #include "text/grammar_number.h"
 
+#include "base/error.h"
+
 #include <algorithm>
 #include <array>
 #include <map>
-
-#include "base/error.h"
 
 namespace calandra::grammar {
 namespace {

@@ -5,12 +5,12 @@
 // fraction), as every serialiser writes it. Nothing beyond the range of double, since readers make infinity of it.
 // Texts are compared with the bounds digit by digit as decimals, and the bounds are taken as their shortest decimal form.
 
+#include "text/grammar_automaton.h"
+
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
-
-#include "text/grammar_automaton.h"
 
 namespace calandra::grammar {
 

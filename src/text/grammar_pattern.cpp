@@ -1,12 +1,12 @@
 #include "text/grammar_pattern.h"
 
+#include "base/error.h"
+#include "text/unicode.h"
+
 #include <utf8proc.h>
 
 #include <array>
 #include <string>
-
-#include "base/error.h"
-#include "text/unicode.h"
 
 namespace calandra::grammar {
 namespace {

@@ -6,11 +6,11 @@
 // * + ? {n} {n,} {n,m} also lazy, ^ and $ at the ends of a top-level alternative. Refused by name: anchors elsewhere, \b,
 // look-around, back-references, named groups, other properties.
 
+#include "text/grammar_automaton.h"
+
 #include <optional>
 #include <string>
 #include <string_view>
-
-#include "text/grammar_automaton.h"
 
 namespace calandra::grammar {
 

@@ -5,14 +5,14 @@
 // No part of it is a dead end: values that no text satisfies have been taken out, so that whatever the machine allows next
 // can be completed.
 
+#include "text/grammar_automaton.h"
+
 #include <bitset>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
-
-#include "text/grammar_automaton.h"
 
 namespace calandra::grammar {
 

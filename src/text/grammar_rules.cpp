@@ -1,11 +1,11 @@
 #include "text/grammar_rules.h"
 
+#include "base/error.h"
+
 #include <algorithm>
 #include <array>
 #include <map>
 #include <set>
-
-#include "base/error.h"
 
 namespace calandra::grammar {
 namespace {

@@ -1,12 +1,12 @@
 #pragma once
 // Rules that call each other, as expressions, to a program of the grammar engine.
 
+#include "text/grammar_automaton.h"
+#include "text/grammar_program.h"
+
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "text/grammar_automaton.h"
-#include "text/grammar_program.h"
 
 namespace calandra::grammar {
 

@@ -1,15 +1,15 @@
 #include "text/grammar_schema.h"
 
+#include "base/error.h"
+#include "text/grammar_constraints.h"
+#include "text/grammar_pattern.h"
+#include "text/json_text.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <map>
-
-#include "base/error.h"
-#include "text/grammar_constraints.h"
-#include "text/grammar_pattern.h"
-#include "text/json_text.h"
 
 namespace calandra::grammar {
 namespace {

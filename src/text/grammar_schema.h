@@ -5,9 +5,9 @@
 // allOf add. What alternatives say of members is kept as lists of schemas, compiled once for each list, so that recursive
 // schemas end.
 
-#include <string_view>
-
 #include "text/grammar_program.h"
+
+#include <string_view>
 
 namespace calandra::grammar {
 

@@ -1,9 +1,9 @@
 // The machine inside of a JSON string. A character may be written in several ways, as UTF-8 or as an escape; while it is
 // being read, what is known of it is a range of code points, and a byte is allowed as long as the string can take one of them.
 
-#include <algorithm>
-
 #include "text/grammar_machine.h"
+
+#include <algorithm>
 
 namespace calandra::grammar {
 namespace {

@@ -1,9 +1,9 @@
 #include "text/grammar_vocabulary.h"
 
-#include <algorithm>
-
 #include "text/grammar_mask.h"
 #include "text/tokenizer.h"
+
+#include <algorithm>
 
 namespace calandra {
 

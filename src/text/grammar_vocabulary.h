@@ -4,14 +4,14 @@
 //
 // For 157,184 tokens: about 10 MB and 0.1 s. Safe from many threads.
 
+#include "text/token_trie.h"
+
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "text/token_trie.h"
 
 namespace calandra {
 

@@ -1,5 +1,8 @@
 // The end of a server: nothing new, what has begun is finished, and nobody waits for ever.
 
+#include "serve/client.h"
+#include "serve/test_server.h"
+
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -7,9 +10,6 @@
 #include <stdexcept>
 #include <thread>
 #include <vector>
-
-#include "serve/client.h"
-#include "serve/test_server.h"
 
 namespace calandra {
 namespace {

@@ -1,5 +1,8 @@
 // Bytes that no client should send, to a server that must answer all the others meanwhile.
 
+#include "serve/client.h"
+#include "serve/test_server.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,9 +12,6 @@
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "serve/client.h"
-#include "serve/test_server.h"
 
 namespace calandra {
 namespace {

@@ -1,5 +1,12 @@
 // The parts that need no socket: reading requests, targets, routes, keys, events.
 
+#include "serve/api_keys.h"
+#include "serve/events.h"
+#include "serve/exchange.h"
+#include "serve/request_reader.h"
+#include "serve/request_target.h"
+#include "serve/router.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,13 +18,6 @@
 #include <string_view>
 #include <utility>
 #include <vector>
-
-#include "serve/api_keys.h"
-#include "serve/events.h"
-#include "serve/exchange.h"
-#include "serve/request_reader.h"
-#include "serve/request_target.h"
-#include "serve/router.h"
 
 namespace calandra {
 namespace {

@@ -1,19 +1,17 @@
 // One request after another: framing, limits, time-outs, what is refused.
 
+#include "base/error.h"
+#include "serve/client.h"
 #include "serve/http_server.h"
+#include "serve/test_server.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <stdexcept>
 #include <vector>
-
-#include "base/error.h"
-#include "serve/client.h"
-#include "serve/test_server.h"
 
 namespace calandra {
 namespace {

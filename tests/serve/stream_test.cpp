@@ -1,9 +1,12 @@
 // Answers that come in pieces and late: who takes them, who has gone, who is too slow, how many at once.
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
+#include "serve/client.h"
+#include "serve/http_server.h"
+#include "serve/test_server.h"
 
 #include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -17,10 +20,6 @@
 #include <string_view>
 #include <thread>
 #include <vector>
-
-#include "serve/client.h"
-#include "serve/http_server.h"
-#include "serve/test_server.h"
 
 namespace calandra {
 namespace {

@@ -1,6 +1,9 @@
 #pragma once
 // A server for tests. Requests for "/held..." wait for the test, in whose thread they are answered; all others get an echo at once.
 
+#include "serve/client.h"
+#include "serve/http_server.h"
+
 #include <condition_variable>
 #include <cstddef>
 #include <deque>
@@ -9,9 +12,6 @@
 #include <mutex>
 #include <string>
 #include <string_view>
-
-#include "serve/client.h"
-#include "serve/http_server.h"
 
 namespace calandra {
 
