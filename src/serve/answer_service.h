@@ -1,0 +1,45 @@
+#pragma once
+// What the APIs stand on: a model to make prompts for, and somebody who answers them. Tests put a script in the engine's place.
+
+#include "engine/engine.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace calandra {
+
+class AnswerService {
+ public:
+  virtual ~AnswerService() = default;
+  /// As Engine::submit() and cancel().
+  virtual AnswerSubmission submit(AnswerRequest request, std::shared_ptr<AnswerListener> listener) = 0;
+  virtual void cancel(RequestId id) = 0;
+};
+
+/// What requests are made of. Immutable while it is served; what it points to must outlive it.
+struct ServedModel {
+  std::vector<std::string> names;  // the first is what replies say, all are what requests may say
+  std::int64_t created = 0;        // seconds since 1970, for lists of models
+  const Tokenizer* tokenizer = nullptr;
+  const ChatTemplate* chat_template = nullptr;
+  GenerationOptions defaults;      // what the checkpoint suggests, its stop ids included; the seed is drawn for each request
+  std::int64_t num_samplable = 0;  // ids that can be made, and biased
+  std::int64_t context = 0;
+
+  const std::string& name() const { return names.front(); }
+};
+
+/// What every API's handlers get.
+struct ApiContext {
+  const ServedModel& model;
+  AnswerService& answers;
+  std::optional<std::chrono::nanoseconds> time_limit;  // of a request, from its submission to its end
+};
+
+}  // namespace calandra

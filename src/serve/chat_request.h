@@ -1,0 +1,90 @@
+#pragma once
+// A request freed from its API: what is asked of the engine, and how the output is to be read. The APIs bring their JSON into ChatInput and
+// GenerationOptions; prompts, checks and guides are made here. Every error is a RequestError.
+
+#include "engine/engine.h"
+#include "serve/answer_service.h"
+#include "serve/request_fields.h"
+#include "text/chat_template.h"
+#include "text/output_parser.h"
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace calandra {
+
+struct ToolChoice {
+  enum class Kind : std::uint8_t {
+    Auto,      // the model decides
+    None,      // it does not hear of the tools
+    Required,  // it must call one
+    Named,     // it must call `name`
+  };
+  Kind kind = Kind::Auto;
+  std::string name;
+};
+
+/// A conversation to go on with. Messages and tools are in OpenAI's chat shape, whatever API they came by.
+struct ChatInput {
+  ChatRequest chat;
+  ToolChoice tool_choice;
+  bool parallel_tool_calls = true;
+  std::optional<std::int64_t> max_reasoning_tokens;  // then the reasoning is closed for the model; unset: as long as it likes
+  const char* messages_field = "messages";           // what errors call them
+};
+
+/// Everything to be answered: `count` answers to one prompt.
+struct AnswerJob {
+  std::vector<std::int32_t> prompt;
+  GenerationOptions options;
+  int count = 1;
+  Priority priority = Priority::Normal;
+  std::uint64_t client = 0;
+  std::optional<std::chrono::nanoseconds> time_limit;
+  std::function<std::shared_ptr<AnswerGuide>()> make_guide;  // for each answer; may be empty
+
+  // How the output is to be read. Without a format it is all content: a plain completion.
+  std::optional<OutputFormat> format;
+  ReasoningStart reasoning_start = ReasoningStart::Off;
+  nlohmann::ordered_json tools;
+  bool only_first_call = false;
+};
+
+/// At most so many answers to one prompt.
+inline constexpr int kMostAnswers = 128;
+
+/// The model's, with a seed of its own.
+GenerationOptions default_options(const ServedModel& model);
+
+/// Reads what all APIs call by one name: temperature, top_p, top_k, min_p, presence_penalty, frequency_penalty, repetition_penalty, logit_bias,
+/// seed, min_tokens, ignore_eos, stop_token_ids.
+void read_sampling(RequestFields& fields, const ServedModel& model, GenerationOptions& options);
+
+/// A text, or an array of texts, none of them empty. Absent: none.
+std::vector<std::string> read_stop(RequestFields& fields, const char* key);
+
+/// Refuses `model` with 404 unless it is one that is served; absent, whatever is served is meant.
+void check_model(RequestFields& fields, const ServedModel& model);
+
+/// "none" turns thinking off, every other effort on.
+std::optional<bool> thinking_of_effort(std::string_view effort);
+
+/// The prompt, checked against the context, and how to read what follows it. Refuses tools, choices and template variables that make no sense.
+AnswerJob prepare_chat(const ServedModel& model, ChatInput input, GenerationOptions options);
+
+/// The prompt as text: what prepare_chat() encodes, with the tools that the choice leaves.
+ChatPrompt render_chat(const ServedModel& model, const ChatInput& input);
+
+/// Of a prompt that needs no template. `field` is what errors call it.
+AnswerJob prepare_completion(const ServedModel& model, std::vector<std::int32_t> prompt, GenerationOptions options,
+                             const char* field);
+
+/// Who a request is from, for fairness between clients: its API key, or else the address it came from.
+std::uint64_t client_of(const HttpRequest& request);
+
+}  // namespace calandra
