@@ -11,6 +11,7 @@ usage() {
   cat <<'END'
 ./calandra.sh run [MODEL] [options]   build if needed, then chat in the terminal (without MODEL: the bundled model)
 ./calandra.sh run -p "TEXT"           print a completion and exit
+./calandra.sh serve [MODEL] [options] answer over HTTP, on 127.0.0.1:8080
 ./calandra.sh build                   build if needed: build/release/bin/calandra
 ./calandra.sh test                    build and run all tests
 ./calandra.sh check [STEP...]         everything that must pass before a change is finished; help check lists the steps

@@ -7,6 +7,7 @@
 #include "checkpoint/convert.h"
 #include "checkpoint/synthetic_config.h"
 #include "model/compute.h"
+#include "schedule/limits.h"
 
 #include <array>
 #include <cstdint>
@@ -74,6 +75,23 @@ struct RunArguments {
 /// A completion need not end by itself.
 inline constexpr std::int64_t kCompletionTokens = 256;
 
+struct ServeArguments {
+  ModelArguments model;
+  std::vector<std::string> aliases;  // further names that requests may call the model by
+
+  std::string host = "127.0.0.1";
+  int port = 8080;                        // 0: any free one
+  std::vector<std::string> api_keys;      // none: everyone may ask
+  std::vector<std::string> cors_origins;  // "*": all
+  std::int64_t max_body_bytes = std::int64_t{32} << 20;
+  std::int64_t max_connections = 10'000;
+
+  ScheduleLimits limits;
+  std::int64_t pool_bytes = 0;               // 0: what default_pool_bytes() says
+  std::optional<double> time_limit_seconds;  // of a request, from its submission to its end
+  double drain_seconds = 30;                 // for what is under way when the server is told to end
+};
+
 struct InspectArguments {
   std::string model;
   ConfigOverrides overrides;
@@ -130,6 +148,7 @@ struct ConvertArguments {
 };
 
 int run_command(RunArguments arguments);
+int serve_command(const ServeArguments& arguments);
 int inspect_command(const InspectArguments& arguments);
 int bench_command(const BenchArguments& arguments);
 int perplexity_command(const PerplexityArguments& arguments);

@@ -41,7 +41,7 @@ double parse_rope_scaling(const std::string& text) {
 }
 
 /// "4500000000", "4.5GB", "512 MiB": bytes.
-std::int64_t parse_size(const std::string& text) {
+std::int64_t parse_size(const std::string& option, const std::string& text) {
   constexpr std::string_view kPrefixes = "KMGT";
   double size = 0;
   const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), size);
@@ -58,8 +58,7 @@ std::int64_t parse_size(const std::string& text) {
   const double whole = std::round(size);
   const bool is_whole = std::fabs(size - whole) <= 1e-15 * size;  // 4.1 times a million is not quite 4,100,000
   if (error != std::errc() || !(unit.empty() || unit == "B") || !(size >= 1 && size <= 1e15) || !is_whole)
-    throw UsageError(
-        fmt::format("--shard-size {}: expected whole bytes up to 1,000 TB, as in 4500000000, 4.5GB or 512MiB", text));
+    throw UsageError(fmt::format("{} {}: expected whole bytes up to 1,000 TB, as in 4500000000, 4.5GB or 512MiB", option, text));
   return static_cast<std::int64_t>(whole);
 }
 
@@ -194,6 +193,7 @@ class CommandLine {
     app_.failure_message([](const CLI::App*, const CLI::Error& error) { return std::string(error.what()); });
     app_.footer("calandra COMMAND --help, or calandra help COMMAND, lists the options of a command.");
     add_run();
+    add_serve();
     add_inspect();
     add_bench();
     add_perplexity();
@@ -375,6 +375,64 @@ Exit codes: 0; 1 for an error; 2 for a command line that is not understood; 130 
     add_model_options(command, a.model, false);
   }
 
+  void add_serve() {
+    ServeArguments& a = serve_;
+    CLI::App& command = *add("serve", "Answer over HTTP: OpenAI's and Anthropic's APIs, many requests at once",
+                             [this] { return serve_command(serve_); });
+    command.footer(
+        R"(docs/serving.md says more, docs/api.md what every field of a request does. Without --api-key everyone who reaches the port may ask.
+SIGTERM or Ctrl-C lets what has begun be answered, for --drain seconds; a second one ends the program at once.
+Exit codes: 0 after such an end; else as for run.)");
+    a.model.model = CALANDRA_BUNDLED_MODEL;
+    command.add_option("MODEL", a.model.model, kModelHelp)->default_str("the bundled model");
+    const auto add_texts = [&command](const char* name, std::vector<std::string>& texts, const char* type, const char* help) {
+      return command.add_option(name, texts, help)
+          ->type_name(type)
+          ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+          ->allow_extra_args(false);
+    };
+    add_texts("--alias", a.aliases, "NAME", "Another name that requests may call the model by; may be given several times")
+        ->group("Model");
+
+    command.add_option("--host", a.host, "Address to listen on; 0.0.0.0 or :: for all of the machine's")
+        ->type_name("ADDRESS")
+        ->default_str(a.host)
+        ->group("HTTP");
+    add_number(command, "--port", a.port, 0, 65535, "Port to listen on; 0: any free one")
+        ->default_str(std::to_string(a.port))
+        ->group("HTTP");
+    add_texts("--api-key", a.api_keys, "KEY", "Who has this key may ask; may be given several times; CALANDRA_API_KEY is one too")
+        ->group("HTTP");
+    add_texts("--cors-origin", a.cors_origins, "ORIGIN",
+              "Pages of this origin may read the answers in a browser; * for all; may be given several times")
+        ->group("HTTP");
+    add_size(command, "--max-body", a.max_body_bytes, "Bytes of a request at most")->default_str("32MiB")->group("HTTP");
+    add_number(command, "--max-connections", a.max_connections, 1, 1'000'000, "Connections at a time; more are refused")
+        ->default_str(std::to_string(a.max_connections))
+        ->group("HTTP");
+    add_number(command, "--drain", a.drain_seconds, 0, 86'400,
+               "Seconds that answers under way have when the server is told to end")
+        ->default_str(fmt::format("{}", a.drain_seconds))
+        ->group("HTTP");
+
+    const auto add_limit = [&command](const char* name, std::int64_t& value, std::int64_t least, const char* help) {
+      add_number(command, name, value, least, kMaxContext, help)->default_str(std::to_string(value))->group("Scheduling");
+    };
+    add_limit("--max-running", a.limits.max_running, 1, "Answers that are made at a time");
+    add_limit("--max-waiting", a.limits.max_waiting, 1, "Answers that wait for their turn; more are refused with 503");
+    add_limit("--prefill-tokens", a.limits.prefill_tokens, 1, "Tokens of prompts in a step that has nothing else to do");
+    add_limit("--prefill-beside-decodes", a.limits.prefill_tokens_beside_decodes, 1,
+              "Tokens of prompts in a step beside answers: fewer keep their pace, more bring prompts forward");
+    add_limit("--reserve", a.limits.reserved_new_tokens, 0, "Tokens of an answer that memory is set aside for before it begins");
+    add_number(command, "--time-limit", a.time_limit_seconds, 0.001, 1e6, "Seconds that a request may take, waiting included")
+        ->default_str("none")
+        ->group("Scheduling");
+    add_size(command, "--pool", a.pool_bytes, "Memory for the states and caches of all answers, as in 8GiB")
+        ->default_str("half of what is free")
+        ->group("Scheduling");
+    add_model_options(command, a.model, false);
+  }
+
   void add_inspect() {
     CLI::App& command = *add("inspect", "Show what a checkpoint is: architecture, sizes, costs, everything odd",
                              [this] { return inspect_command(inspect_); });
@@ -471,12 +529,12 @@ Exit codes as for run; after Ctrl-C what has been measured is printed, and the c
             "--format", [&o](const std::string& name) { o.format = synthetic_format_of(name); }, "How weights are stored")
         ->type_name("bf16|fp8|fp8-ue8m0|fp4")
         ->default_str("bf16");
-    const auto add_size = [&command](const char* name, std::optional<std::int64_t>& value, const char* help) {
+    const auto add_dimension = [&command](const char* name, std::optional<std::int64_t>& value, const char* help) {
       add_number(command, name, value, 1, kMaxContext, help)->default_str("the model's");
     };
-    add_size("--layers", o.layers, "Layers, in whole groups");
-    add_size("--experts", o.experts, "Routed experts of a layer, a multiple of 8, at least 16");
-    add_size("--vocab", o.vocab, "Tokens of the vocabulary");
+    add_dimension("--layers", o.layers, "Layers, in whole groups");
+    add_dimension("--experts", o.experts, "Routed experts of a layer, a multiple of 8, at least 16");
+    add_dimension("--vocab", o.vocab, "Tokens of the vocabulary");
     add_number(command, "--seed", o.seed, 0, std::numeric_limits<std::uint64_t>::max(), "Of the random weights")
         ->default_str(std::to_string(o.seed));
     add_shard_size(command, o.shard_bytes);
@@ -514,18 +572,21 @@ Exit codes as for run; 130 if it was told to end.)");
     command.add_flag("--json", convert_.json, "One JSON object; with --check the error of every tensor");
   }
 
+  static CLI::Option* add_size(CLI::App& command, const std::string& name, std::int64_t& bytes, const std::string& help) {
+    const auto take_size = [&bytes, name](const std::string& text) { bytes = parse_size(name, text); };
+    return command.add_option_function<std::string>(name, take_size, help)->type_name("SIZE");
+  }
+
   static void add_shard_size(CLI::App& command, std::int64_t& shard_bytes) {
-    const auto take_size = [&shard_bytes](const std::string& text) { shard_bytes = parse_size(text); };
-    command
-        .add_option_function<std::string>("--shard-size", take_size,
-                                          "Bytes of tensors in a file at most, but one tensor at least; as in 4.5GB or 512MiB")
-        ->type_name("SIZE")
+    add_size(command, "--shard-size", shard_bytes,
+             "Bytes of tensors in a file at most, but one tensor at least; as in 4.5GB or 512MiB")
         ->default_str("4.5GB");
   }
 
   CLI::App app_{"Calandra runs language models of the Ling 3.x family from their published files.", "calandra"};
   std::vector<std::pair<CLI::App*, std::function<int()>>> actions_;
   RunArguments run_;
+  ServeArguments serve_;
   InspectArguments inspect_;
   BenchArguments bench_;
   PerplexityArguments perplexity_;

@@ -224,4 +224,9 @@ bool InterruptWatch::wait_for_input() {
   return waited[1].revents == 0;
 }
 
+void InterruptWatch::wait() {
+  pollfd waited = {wake_pipe[0], POLLIN, 0};
+  while (::poll(&waited, 1, -1) < 0 && errno == EINTR) continue;
+}
+
 }  // namespace calandra

@@ -88,6 +88,8 @@ class InterruptWatch {
 
   /// Returns true when standard input has something to read, false when Ctrl-C comes first.
   static bool wait_for_input();
+  /// Returns when Ctrl-C has come.
+  static void wait();
 
  private:
   std::size_t num_signals_;

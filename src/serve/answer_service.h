@@ -27,7 +27,7 @@ struct ServedModel {
   std::vector<std::string> names;  // the first is what replies say, all are what requests may say
   std::int64_t created = 0;        // seconds since 1970, for lists of models
   const Tokenizer* tokenizer = nullptr;
-  const ChatTemplate* chat_template = nullptr;
+  const ChatTemplate* chat_template = nullptr;  // null: only texts can be completed
   GenerationOptions defaults;      // what the checkpoint suggests, its stop ids included; the seed is drawn for each request
   std::int64_t num_samplable = 0;  // ids that can be made, and biased
   std::int64_t context = 0;
@@ -35,7 +35,7 @@ struct ServedModel {
   const std::string& name() const { return names.front(); }
 };
 
-/// What every API's handlers get.
+/// What every API's handlers get. An answer may outlive it, but not what `model` points to: whoever replies later keeps a copy of the rest.
 struct ApiContext {
   const ServedModel& model;
   AnswerService& answers;

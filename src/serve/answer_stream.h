@@ -55,14 +55,16 @@ class AnswerSink {
   virtual void prompt_logprobs(int /*choice*/, std::vector<LogprobEntry> /*entries*/) {}
   virtual void gained(int choice, const AnswerGain& gain) = 0;
   virtual void ended(int choice, const AnswerEnd& end) = 0;
-  /// The last has ended: the prompt counted once, all answers together. Nothing comes after it.
+  /// The last has ended: every prompt counted once, all answers together. Nothing comes after it.
   virtual void all_ended(const AnswerUsage& usage) = 0;
   /// Instead of all_ended(), and nothing after it: an answer failed, ran out of time or was cut off as the server stopped.
   virtual void failed(const ApiError& error) = 0;
 };
 
-/// Submits the answers; the sink hears of them until all have ended, or until `gone`: then they are cancelled, and nobody hears. Throws
+/// Submits the answers, their choices counted through all jobs; the sink hears of them until all have ended, or until `gone`: then they are cancelled, and nobody hears. Throws
 /// RequestError if they are not taken in; then the sink has heard nothing.
+void submit_answers(AnswerService& answers, const ServedModel& model, std::vector<AnswerJob> jobs,
+                    std::shared_ptr<AnswerSink> sink, std::stop_token gone);
 void submit_answers(AnswerService& answers, const ServedModel& model, AnswerJob job, std::shared_ptr<AnswerSink> sink,
                     std::stop_token gone);
 

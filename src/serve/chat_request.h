@@ -4,6 +4,7 @@
 
 #include "engine/engine.h"
 #include "serve/answer_service.h"
+#include "serve/http_message.h"
 #include "serve/request_fields.h"
 #include "text/chat_template.h"
 #include "text/output_parser.h"
@@ -57,6 +58,9 @@ struct AnswerJob {
 
 /// At most so many answers to one prompt.
 inline constexpr int kMostAnswers = 128;
+
+/// One that the model can make. `field` is what errors call it.
+std::int32_t read_token_id(const nlohmann::ordered_json& json, const std::string& field, const ServedModel& model);
 
 /// The model's, with a seed of its own.
 GenerationOptions default_options(const ServedModel& model);

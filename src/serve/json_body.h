@@ -5,7 +5,9 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace calandra {
 
@@ -16,5 +18,11 @@ nlohmann::ordered_json parse_body(const HttpRequest& request);
 std::string json_text(const nlohmann::ordered_json& json);
 
 HttpResponse json_response(int status, const nlohmann::ordered_json& json);
+
+/// "chatcmpl-3f1c9a02-17": the prefix, and what tells this request from all others.
+std::string reply_id(std::string_view prefix, const HttpRequest& request);
+
+/// Seconds since 1970, as replies say when they were made.
+std::int64_t unix_seconds();
 
 }  // namespace calandra

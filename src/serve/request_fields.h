@@ -61,7 +61,4 @@ class RequestFields {
 /// "messages[3]"
 std::string element_path(std::string_view path, std::size_t index);
 
-/// What was found, for a message: texts and the like in full if they are short, else what they are.
-std::string brief(const nlohmann::ordered_json& json);
-
 }  // namespace calandra

@@ -65,6 +65,7 @@ class OutputParser::State {
   }
 
   bool ended() const { return phase_ == Phase::Ended; }
+  bool in_reasoning() const { return phase_ == Phase::Reasoning; }
 
  private:
   enum class Phase { Start, Reasoning, Content, Name, Between, Key, Waiting, Value, AfterCall, Ended };
@@ -336,6 +337,7 @@ OutputParser& OutputParser::operator=(OutputParser&&) noexcept = default;
 std::vector<OutputEvent> OutputParser::push(std::string_view text) { return state_->push(text); }
 std::vector<OutputEvent> OutputParser::finish() { return state_->finish(); }
 bool OutputParser::ended() const { return state_->ended(); }
+bool OutputParser::in_reasoning() const { return state_->in_reasoning(); }
 
 void ParsedOutput::add(const std::vector<OutputEvent>& events) {
   for (const OutputEvent& event : events) {

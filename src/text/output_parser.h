@@ -60,6 +60,8 @@ class OutputParser {
   std::vector<OutputEvent> finish();
   /// A marker has ended the turn: what follows is dropped, and generation may stop.
   bool ended() const;
+  /// What comes next is reasoning, unless a marker ends it.
+  bool in_reasoning() const;
 
  private:
   class State;

@@ -1,0 +1,131 @@
+#include "serve/server.h"
+
+#include "cli/commands.h"
+#include "cli/open_model.h"
+#include "cli/terminal.h"
+#include "engine/engine.h"
+#include "engine/generate.h"
+#include "serve/json_body.h"
+
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+namespace calandra {
+namespace {
+
+class EngineService : public AnswerService {
+ public:
+  explicit EngineService(Engine& engine) : engine_(engine) {}
+  AnswerSubmission submit(AnswerRequest request, std::shared_ptr<AnswerListener> listener) override {
+    return engine_.submit(std::move(request), std::move(listener));
+  }
+  void cancel(RequestId id) override { engine_.cancel(id); }
+
+ private:
+  Engine& engine_;
+};
+
+ServedModel served_model(const Model& model, const Engine& engine, const ServeArguments& arguments) {
+  const GenerationDefaults& suggested = model.checkpoint().generation();
+  ServedModel served;
+  served.names = arguments.aliases;
+  served.names.insert(served.names.begin(), short_name(model.name()));
+  served.created = unix_seconds();
+  served.tokenizer = &model.tokenizer();
+  served.defaults.sampling.temperature = suggested.temperature;
+  served.defaults.sampling.top_k = suggested.top_k;
+  served.defaults.sampling.top_p = suggested.top_p;
+  served.defaults.sampling.min_p = suggested.min_p;
+  served.defaults.stop_ids = stop_ids_of(model);
+  served.num_samplable = model.num_samplable();
+  served.context = engine.context();
+  try {
+    served.chat_template = &model.chat_template();
+  } catch (const Error& error) {
+    write_note(fmt::format("note: no chats, only completions: {}\n", one_line(error.what())));
+  }
+  return served;
+}
+
+std::chrono::nanoseconds nanoseconds_of(double seconds) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
+}
+
+ServerOptions server_options(const ServeArguments& arguments) {
+  ServerOptions options;
+  options.http.host = arguments.host;
+  options.http.port = arguments.port;
+  options.http.limits.body_bytes = static_cast<std::uint64_t>(arguments.max_body_bytes);
+  options.http.max_connections = static_cast<int>(arguments.max_connections);
+  options.http.cors_origins = arguments.cors_origins;
+  options.api_keys = arguments.api_keys;
+  // From the environment, since anyone on the machine can read a command line.
+  if (const char* key = std::getenv("CALANDRA_API_KEY"); key != nullptr && *key != '\0') options.api_keys.emplace_back(key);
+  if (arguments.time_limit_seconds) options.time_limit = nanoseconds_of(*arguments.time_limit_seconds);
+  options.version = version_text();
+  return options;
+}
+
+/// Tells systemd, if it started us and asked for it (sd_notify(3)).
+void notify_manager(std::string_view state) {
+  const char* path = std::getenv("NOTIFY_SOCKET");
+  sockaddr_un address{};
+  if (path == nullptr || std::strlen(path) >= sizeof(address.sun_path)) return;
+  address.sun_family = AF_UNIX;
+  std::strcpy(address.sun_path, path);
+  if (address.sun_path[0] == '@') address.sun_path[0] = '\0';
+  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + std::strlen(path));
+  const int socket = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (socket < 0) return;
+  [[maybe_unused]] const auto sent =
+      ::sendto(socket, state.data(), state.size(), MSG_NOSIGNAL, reinterpret_cast<const sockaddr*>(&address), size);
+  ::close(socket);
+}
+
+/// "http://[::1]:8080"
+std::string url_of(const std::string& host, int port) {
+  return host.find(':') == std::string::npos ? fmt::format("http://{}:{}", host, port)
+                                             : fmt::format("http://[{}]:{}", host, port);
+}
+
+bool is_this_machine(const std::string& host) { return host == "localhost" || host == "::1" || host.starts_with("127."); }
+
+}  // namespace
+
+int serve_command(const ServeArguments& arguments) {
+  const std::unique_ptr<Model> model = open_model(arguments.model);
+  EngineOptions engine_options;
+  engine_options.limits = arguments.limits;
+  engine_options.pool_bytes = arguments.pool_bytes;
+  Engine engine(*model, engine_options);
+  EngineService service(engine);
+  const ServerOptions options = server_options(arguments);
+
+  const InterruptWatch watch(InterruptWatch::Second::EndsProgram, InterruptWatch::Ending::Asked);
+  Server server(options, served_model(*model, engine, arguments), service,
+                [](std::string_view line) { write_note(fmt::format("{}\n", one_line(line))); });
+  if (options.api_keys.empty() && !is_this_machine(arguments.host)) {
+    write_note(fmt::format("note: everyone who reaches {} may ask: --api-key asks for a key\n", arguments.host));
+  }
+  write_note(fmt::format("{} on {}, context {}\n", short_name(model->name()), url_of(arguments.host, server.port()),
+                         with_commas(engine.context())));
+  notify_manager("READY=1");
+
+  InterruptWatch::wait();
+  notify_manager("STOPPING=1");
+  write_note(fmt::format("stopping: what has begun has {:g} s\n", arguments.drain_seconds));
+  server.stop_taking();
+  engine.drain();
+  server.stop(std::chrono::duration_cast<std::chrono::milliseconds>(nanoseconds_of(arguments.drain_seconds)));
+  server.wait();
+  return kExitSuccess;
+}
+
+}  // namespace calandra

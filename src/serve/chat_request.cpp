@@ -1,0 +1,256 @@
+#include "serve/chat_request.h"
+
+#include "checkpoint/generation.h"
+#include "checkpoint/key_reader.h"
+#include "engine/generate.h"
+#include "serve/api_error.h"
+#include "serve/opening_guide.h"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <random>
+#include <utility>
+
+namespace calandra {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::vector<TokenBias> read_logit_bias(RequestFields& fields, const ServedModel& model) {
+  const Json* json = fields.object("logit_bias");
+  if (json == nullptr) return {};
+  std::map<std::int32_t, float> biases;
+  for (const auto& [key, bias] : json->items()) {
+    const std::string field = fmt::format("{}.{}", fields.path_of("logit_bias"), printable(key));
+    std::int32_t id = -1;
+    const auto [stop, error] = std::from_chars(key.data(), key.data() + key.size(), id);
+    if (error != std::errc() || stop != key.data() + key.size() || id < 0 || id >= model.num_samplable)
+      refuse_field(field, fmt::format("expected a token id from 0 to {}", model.num_samplable - 1));
+    const bool is_in_range = bias.is_number() && bias >= -kMostBias && bias <= kMostBias;
+    if (!is_in_range) {
+      refuse_field(field, fmt::format("found {}, expected a number from {} to {}", describe(bias), -kMostBias, kMostBias));
+    }
+    biases[id] = bias.get<float>();
+  }
+  std::vector<TokenBias> ascending;
+  for (const auto& [id, bias] : biases) ascending.push_back({id, bias});
+  return ascending;
+}
+
+bool has_tools(const Json& tools) { return tools.is_array() && !tools.empty(); }
+
+/// The names of the tools, which must be functions.
+std::vector<std::string> names_of_tools(const Json& tools) {
+  std::vector<std::string> names;
+  if (tools.is_null()) return names;
+  if (!tools.is_array()) refuse_field("tools", fmt::format("found {}, expected an array", describe(tools)));
+  for (std::size_t i = 0; i < tools.size(); ++i) {
+    RequestFields tool(tools[i], element_path("tools", i));
+    tool.word("type", {"function"});
+    std::optional<RequestFields> function = tool.fields("function");
+    if (!function) tool.refuse("function", "an object");
+    names.push_back(function->required_text("name"));
+    if (names.back().empty()) function->refuse("name", "a name");
+    function->object("parameters");
+    function->text("description");
+  }
+  return names;
+}
+
+void check_choice(const ToolChoice& choice, const std::vector<std::string>& names) {
+  const bool must_call = choice.kind == ToolChoice::Kind::Required || choice.kind == ToolChoice::Kind::Named;
+  if (must_call && names.empty()) refuse_field("tool_choice", "asks for a call, but there are no tools");
+  if (choice.kind == ToolChoice::Kind::Named && std::find(names.begin(), names.end(), choice.name) == names.end())
+    refuse_field("tool_choice", fmt::format("found \"{}\", expected the name of one of the tools", printable(choice.name)));
+}
+
+/// Templates pass over roles that they do not know; here nothing that somebody said is passed over.
+void check_roles(Json& messages, const std::string& field) {
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    RequestFields message(messages[i], element_path(field, i));
+    const auto role = message.word("role", {"system", "developer", "user", "assistant", "tool"});
+    if (!role) message.refuse("role", "a role");
+    if (role != "assistant" && message.find("content") == nullptr) message.refuse("content", "a text or an array of text parts");
+    if (role == "developer") messages[i]["role"] = "system";  // OpenAI's newer word
+  }
+}
+
+/// Template errors begin with the place in the conversation: "messages[2].content: found ...".
+std::string field_of(std::string_view message, const char* messages_field) {
+  for (const char* field : {"messages", "tools", "chat_template_kwargs"}) {
+    if (!message.starts_with(field)) continue;
+    const std::string_view place = message.substr(0, message.find(':'));
+    return std::string_view(field) == "messages" ? messages_field + std::string(place.substr(8)) : std::string(place);
+  }
+  return messages_field;
+}
+
+/// Calls that are forced, or a reasoning with an end.
+std::shared_ptr<const OpeningPlan> opening_plan(const ServedModel& model, const ChatInput& input, ReasoningStart start,
+                                                const std::vector<std::string>& names) {
+  auto plan = std::make_shared<OpeningPlan>();
+  plan->reasoning_start = start;
+  plan->tokenizer = model.tokenizer;
+  plan->num_samplable = model.num_samplable;
+  plan->max_reasoning_tokens = start == ReasoningStart::Off ? std::nullopt : input.max_reasoning_tokens;
+  plan->reasoning_end = model.tokenizer->encode("</think>");
+  const ToolChoice& choice = input.tool_choice;
+  for (const std::string& name : names) {
+    const bool is_wanted = choice.kind == ToolChoice::Kind::Required || name == choice.name;
+    if (is_wanted) plan->openings.push_back(model.tokenizer->encode("<tool_call>" + name + "\n"));
+  }
+  if (plan->openings.empty() && !plan->max_reasoning_tokens) return nullptr;
+  return plan;
+}
+
+void check_room(std::size_t tokens, const ServedModel& model, const char* field) {
+  if (tokens == 0) refuse_field(field, "no tokens, expected at least 1");
+  if (leaves_room(static_cast<std::int64_t>(tokens), model.context)) return;
+  throw RequestError(
+      {.status = 400,
+       .message = fmt::format("{}: {} tokens, expected at most {}, which leaves room for an answer in the context of {}", field,
+                              tokens, model.context - 1, model.context),
+       .field = field,
+       .code = "context_length_exceeded"});
+}
+
+void check_options(const GenerationOptions& options, const ServedModel& model) {
+  try {
+    check(options, model.num_samplable);
+  } catch (const Error& error) {
+    throw RequestError({.status = 400, .message = error.what()});
+  }
+}
+
+}  // namespace
+
+std::int32_t read_token_id(const Json& json, const std::string& field, const ServedModel& model) {
+  const bool is_id = json.is_number_integer() && json >= 0 && json < model.num_samplable;
+  if (!is_id) {
+    refuse_field(field, fmt::format("found {}, expected a token id from 0 to {}", describe(json), model.num_samplable - 1));
+  }
+  return json.get<std::int32_t>();
+}
+
+GenerationOptions default_options(const ServedModel& model) {
+  GenerationOptions options = model.defaults;
+  std::random_device random;
+  options.sampling.seed = (std::uint64_t{random()} << 32) | random();
+  return options;
+}
+
+void read_sampling(RequestFields& fields, const ServedModel& model, GenerationOptions& options) {
+  SamplingOptions& sampling = options.sampling;
+  sampling.temperature = fields.number("temperature", 0, kMostTemperature).value_or(sampling.temperature);
+  sampling.top_p = fields.number("top_p", 0, 1).value_or(sampling.top_p);
+  if (sampling.top_p == 0) fields.refuse("top_p", "a number above 0 and up to 1");
+  // -1 is how vLLM's clients say "off".
+  sampling.top_k = static_cast<int>(std::max<std::int64_t>(0, fields.integer("top_k", -1, INT32_MAX).value_or(sampling.top_k)));
+  sampling.min_p = fields.number("min_p", 0, 1).value_or(sampling.min_p);
+  sampling.presence_penalty = fields.number("presence_penalty", -kMostPenalty, kMostPenalty).value_or(0);
+  sampling.frequency_penalty = fields.number("frequency_penalty", -kMostPenalty, kMostPenalty).value_or(0);
+  sampling.repetition_penalty = fields.number("repetition_penalty", kLeastRepetitionPenalty, kMostRepetitionPenalty).value_or(1);
+  sampling.logit_bias = read_logit_bias(fields, model);
+  if (const Json* seed = fields.find("seed")) {
+    if (!seed->is_number_integer()) fields.refuse("seed", "an integer");
+    sampling.seed =
+        seed->is_number_unsigned() ? seed->get<std::uint64_t>() : static_cast<std::uint64_t>(seed->get<std::int64_t>());
+  }
+  options.min_tokens = fields.integer("min_tokens", 0, kMaxContext).value_or(0);
+  if (fields.boolean("ignore_eos").value_or(false)) options.stop_ids.clear();
+  if (const Json* ids = fields.array("stop_token_ids")) {
+    for (std::size_t i = 0; i < ids->size(); ++i) {
+      options.stop_ids.push_back(read_token_id((*ids)[i], element_path(fields.path_of("stop_token_ids"), i), model));
+    }
+  }
+}
+
+std::vector<std::string> read_stop(RequestFields& fields, const char* key) {
+  const Json* json = fields.find(key);
+  if (json == nullptr) return {};
+  std::vector<std::string> stop;
+  const auto add = [&](const Json& text) {
+    if (!text.is_string() || text.get_ref<const std::string&>().empty()) {
+      fields.refuse(key, "a text, or an array of texts, none of them empty");
+    }
+    stop.push_back(text.get<std::string>());
+  };
+  if (json->is_array()) {
+    for (const Json& text : *json) add(text);
+  } else {
+    add(*json);
+  }
+  return stop;
+}
+
+void check_model(RequestFields& fields, const ServedModel& model) {
+  const std::optional<std::string> name = fields.text("model");
+  if (!name || std::find(model.names.begin(), model.names.end(), *name) != model.names.end()) return;
+  throw RequestError({.status = 404,
+                      .message = fmt::format("model: found \"{}\", expected \"{}\"", printable(*name), model.name()),
+                      .field = "model",
+                      .code = "model_not_found"});
+}
+
+std::optional<bool> thinking_of_effort(std::string_view effort) { return effort != "none"; }
+
+ChatPrompt render_chat(const ServedModel& model, const ChatInput& input) {
+  if (model.chat_template == nullptr) {
+    throw RequestError(
+        {.status = 400, .message = "this model has no chat template that can be used: only texts can be completed"});
+  }
+  const std::vector<std::string> names = names_of_tools(input.chat.tools);
+  check_choice(input.tool_choice, names);
+  ChatRequest chat = input.chat;
+  if (input.tool_choice.kind == ToolChoice::Kind::None) chat.tools = nullptr;
+  if (!chat.messages.is_array() || chat.messages.empty()) refuse_field(input.messages_field, "expected at least one message");
+  check_roles(chat.messages, input.messages_field);
+  ChatPrompt prompt;
+  try {
+    prompt = model.chat_template->render(chat);
+  } catch (const Error& error) {
+    throw RequestError({.status = 400, .message = error.what(), .field = field_of(error.what(), input.messages_field)});
+  }
+  if (!prompt.unused_kwargs.empty()) {
+    refuse_field("chat_template_kwargs." + printable(prompt.unused_kwargs.front()),
+                 "this model's chat template does not read it");
+  }
+  return prompt;
+}
+
+AnswerJob prepare_chat(const ServedModel& model, ChatInput input, GenerationOptions options) {
+  const ChatPrompt prompt = render_chat(model, input);
+  AnswerJob job;
+  job.prompt = model.tokenizer->encode(prompt.text);
+  check_room(job.prompt.size(), model, input.messages_field);
+  check_options(options, model);
+  job.options = std::move(options);
+  job.format = model.chat_template->output_format();
+  job.reasoning_start = prompt.reasoning_start;
+  if (input.tool_choice.kind != ToolChoice::Kind::None && has_tools(input.chat.tools)) job.tools = std::move(input.chat.tools);
+  job.only_first_call = !input.parallel_tool_calls;
+  if (const auto plan = opening_plan(model, input, prompt.reasoning_start, names_of_tools(job.tools))) {
+    job.make_guide = [plan] { return std::make_shared<OpeningGuide>(plan); };
+  }
+  return job;
+}
+
+AnswerJob prepare_completion(const ServedModel& model, std::vector<std::int32_t> prompt, GenerationOptions options,
+                             const char* field) {
+  check_room(prompt.size(), model, field);
+  check_options(options, model);
+  AnswerJob job;
+  job.prompt = std::move(prompt);
+  job.options = std::move(options);
+  return job;
+}
+
+std::uint64_t client_of(const HttpRequest& request) {
+  const auto key = request.headers.find("x-api-key");
+  const auto authorization = request.headers.find("Authorization");
+  const std::string_view address = std::string_view(request.peer).substr(0, request.peer.rfind(':'));
+  return std::hash<std::string_view>()(key ? *key : authorization ? *authorization : address);
+}
+
+}  // namespace calandra

@@ -1,0 +1,220 @@
+#include "serve/openai_chat.h"
+
+#include "serve/answer_stream.h"
+#include "serve/chat_request.h"
+#include "serve/json_body.h"
+#include "serve/openai_shapes.h"
+
+#include <memory>
+#include <utility>
+
+namespace calandra {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Kind = OutputEvent::Kind;
+
+/// What a reply says beside the answer.
+struct ReplyHead {
+  std::string id;       // "chatcmpl-..."
+  std::string call_id;  // "call_...": calls are counted behind it
+  std::string model;
+  std::int64_t created = 0;
+
+  /// Of call `index` of an answer: the same in streams and whole replies.
+  std::string id_of_call(int choice, int index) const { return fmt::format("{}-{}-{}", call_id, choice, index); }
+};
+
+void read_response_format(RequestFields& fields) {
+  std::optional<RequestFields> format = fields.fields("response_format");
+  if (!format) return;
+  if (format->word("type", {"text", "json_object", "json_schema"}).value_or("") != "text")
+    format->refuse("type", "\"text\": constrained output is not implemented yet");
+  format->finish();
+}
+
+void read_lengths(RequestFields& fields, GenerationOptions& options) {
+  options.max_tokens = fields.integer("max_tokens", 1, kMaxContext).value_or(0);
+  options.max_tokens = fields.integer("max_completion_tokens", 1, kMaxContext).value_or(options.max_tokens);
+  options.stop = read_stop(fields, "stop");
+}
+
+void read_logprobs(RequestFields& fields, GenerationOptions& options) {
+  const bool wants_logprobs = fields.boolean("logprobs").value_or(false);
+  const auto top = fields.integer("top_logprobs", 0, kMostTopLogprobs);
+  if (top && !wants_logprobs) fields.refuse("top_logprobs", "none without \"logprobs\": true");
+  if (wants_logprobs) options.logprobs = static_cast<int>(top.value_or(0));
+}
+
+Json calls_of(const std::vector<ToolCall>& calls, int choice, const ReplyHead& head) {
+  Json json = Json::array();
+  for (const ToolCall& call : calls) {
+    json.push_back({{"id", head.id_of_call(choice, static_cast<int>(json.size()))},
+                    {"type", "function"},
+                    {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
+  }
+  return json;
+}
+
+Json whole_choice(const WholeAnswer& answer, int index, const ReplyHead& head, const Tokenizer& tokenizer, bool with_logprobs) {
+  const ParsedOutput& output = answer.output;
+  Json message = {{"role", "assistant"},
+                  {"content", output.content.empty() && !output.tool_calls.empty() ? Json() : Json(output.content)},
+                  {"refusal", nullptr}};
+  if (!output.reasoning.empty()) message["reasoning_content"] = output.reasoning;
+  if (!output.tool_calls.empty()) message["tool_calls"] = calls_of(output.tool_calls, index, head);
+  return {{"index", index},
+          {"message", std::move(message)},
+          {"logprobs", with_logprobs ? openai_logprobs(answer.logprobs, tokenizer) : Json()},
+          {"finish_reason", openai_finish_reason(answer.end.ending)}};
+}
+
+Json whole_reply(const std::vector<WholeAnswer>& answers, const AnswerUsage& usage, const ReplyHead& head,
+                 const Tokenizer& tokenizer, bool with_logprobs) {
+  Json choices = Json::array();
+  for (const WholeAnswer& answer : answers)
+    choices.push_back(whole_choice(answer, static_cast<int>(choices.size()), head, tokenizer, with_logprobs));
+  return {{"id", head.id},       {"object", "chat.completion"},   {"created", head.created},
+          {"model", head.model}, {"choices", std::move(choices)}, {"usage", openai_usage(usage)}};
+}
+
+/// Sends every piece as a chunk.
+class ChatStream : public AnswerSink {
+ public:
+  ChatStream(ReplyHead head, int count, bool include_usage, bool with_logprobs, const Tokenizer& tokenizer,
+             HttpResponder responder)
+      : head_(std::move(head)),
+        count_(count),
+        include_usage_(include_usage),
+        with_logprobs_(with_logprobs),
+        tokenizer_(tokenizer),
+        responder_(std::move(responder)) {}
+
+  void began() override {
+    responder_.start_events();
+    for (int choice = 0; choice < count_; ++choice) send(choice, {{"role", "assistant"}, {"content", ""}});
+  }
+
+  void gained(int choice, const AnswerGain& gain) override {
+    Json logprobs = with_logprobs_ ? openai_logprobs(gain.logprobs, tokenizer_) : Json();
+    // The tokens belong to all pieces that they made; the first one carries them.
+    for (const OutputEvent& event : gain.events) {
+      Json delta = delta_of(choice, event);
+      if (!delta.empty()) send(choice, std::move(delta), std::exchange(logprobs, {}));
+    }
+    if (logprobs.is_object()) send(choice, {{"content", ""}}, std::move(logprobs));
+  }
+
+  void ended(int choice, const AnswerEnd& end) override {
+    send(choice, Json::object(), nullptr, openai_finish_reason(end.ending));
+  }
+
+  void all_ended(const AnswerUsage& usage) override {
+    if (include_usage_) {
+      Json json = chunk(Json::array());
+      json["usage"] = openai_usage(usage);
+      responder_.send_event(json_text(json));
+    }
+    responder_.send_event(kOpenAiDone);
+    responder_.finish();
+  }
+
+  void failed(const ApiError& error) override { fail_openai_stream(responder_, error); }
+
+ private:
+  /// Nothing where there is nothing to say: the end of a call shows in what follows.
+  Json delta_of(int choice, const OutputEvent& event) const {
+    switch (event.kind) {
+      case Kind::Reasoning: return {{"reasoning_content", event.text}};
+      case Kind::Content: return {{"content", event.text}};
+      case Kind::ToolBegin:
+        return call_delta({{"index", event.index},
+                           {"id", head_.id_of_call(choice, event.index)},
+                           {"type", "function"},
+                           {"function", {{"name", event.text}, {"arguments", ""}}}});
+      case Kind::ToolArguments: return call_delta({{"index", event.index}, {"function", {{"arguments", event.text}}}});
+      case Kind::ToolEnd:
+      case Kind::ToolIncomplete: break;
+    }
+    return Json::object();
+  }
+
+  static Json call_delta(Json call) { return {{"tool_calls", Json::array({std::move(call)})}}; }
+
+  Json chunk(Json choices) const {
+    Json json = {{"id", head_.id},
+                 {"object", "chat.completion.chunk"},
+                 {"created", head_.created},
+                 {"model", head_.model},
+                 {"choices", std::move(choices)}};
+    if (include_usage_) json["usage"] = nullptr;
+    return json;
+  }
+
+  void send(int choice, Json delta, Json logprobs = nullptr, std::string_view finish_reason = {}) {
+    Json one = {{"index", choice},
+                {"delta", std::move(delta)},
+                {"logprobs", std::move(logprobs)},
+                {"finish_reason", finish_reason.empty() ? Json() : Json(finish_reason)}};
+    responder_.send_event(json_text(chunk(Json::array({std::move(one)}))));
+  }
+
+  const ReplyHead head_;
+  const int count_;
+  const bool include_usage_, with_logprobs_;
+  const Tokenizer& tokenizer_;
+  HttpResponder responder_;
+};
+
+}  // namespace
+
+void openai_chat(const ApiContext& context, const HttpRequest& request, const HttpResponder& responder) {
+  const ServedModel& model = context.model;
+  const Json body = parse_body(request);
+  RequestFields fields(body);
+  check_model(fields, model);
+  ChatInput input = read_openai_chat(fields);
+  GenerationOptions options = default_options(model);
+  read_sampling(fields, model, options);
+  read_lengths(fields, options);
+  read_logprobs(fields, options);
+  read_response_format(fields);
+  const int count = static_cast<int>(fields.integer("n", 1, kMostAnswers).value_or(1));
+  const StreamOptions stream = read_stream_options(fields);
+  const Priority priority = read_service_tier(fields);
+  fields.ignore({"user", "metadata", "store", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "prediction",
+                 "verbosity"});
+  fields.refuse_if_used({"audio", "web_search_options"}, "not supported by this server");
+  fields.refuse_if_used({"functions", "function_call"}, "not supported, use \"tools\" and \"tool_choice\"");
+  fields.refuse_if_used({"grammar"}, "constrained output is not implemented yet");
+  if (const Json* modalities = fields.array("modalities"); modalities != nullptr && *modalities != Json::array({"text"}))
+    fields.refuse("modalities", "[\"text\"]");
+  fields.finish();
+
+  const bool with_logprobs = options.logprobs.has_value();
+  AnswerJob job = prepare_chat(model, std::move(input), std::move(options));
+  job.count = count;
+  job.priority = priority;
+  job.client = client_of(request);
+  job.time_limit = context.time_limit;
+
+  const ReplyHead head{.id = reply_id("chatcmpl-", request),
+                       .call_id = reply_id("call_", request),
+                       .model = model.name(),
+                       .created = unix_seconds()};
+  std::shared_ptr<AnswerSink> sink;
+  if (stream.is_stream) {
+    sink = std::make_shared<ChatStream>(head, count, stream.include_usage, with_logprobs, *model.tokenizer, responder);
+  } else {
+    sink = std::make_shared<AnswerCollector>(
+        count,
+        [=, &tokenizer = *model.tokenizer, whole = responder](const std::vector<WholeAnswer>& answers,
+                                                              const AnswerUsage& usage) mutable {
+          whole.reply(json_response(200, whole_reply(answers, usage, head, tokenizer, with_logprobs)));
+        },
+        [whole = responder](const ApiError& error) mutable { whole.reply(openai_error(error)); });
+  }
+  submit_answers(context.answers, model, std::move(job), std::move(sink), responder.gone());
+}
+
+}  // namespace calandra

@@ -1,0 +1,111 @@
+#include "serve/openai_shapes.h"
+
+#include "serve/json_body.h"
+#include "text/unicode.h"
+
+namespace calandra {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json token_logprob(const TokenLogprob& entry, const Tokenizer& tokenizer) {
+  const std::string_view bytes = tokenizer.token_bytes(entry.token);
+  Json numbers = Json::array();
+  for (const char byte : bytes) numbers.push_back(static_cast<unsigned char>(byte));
+  return {{"token", lossy_utf8(bytes)}, {"logprob", entry.logprob}, {"bytes", std::move(numbers)}};
+}
+
+ToolChoice read_tool_choice(RequestFields& fields) {
+  const Json* json = fields.find("tool_choice");
+  if (json == nullptr) return {};
+  if (json->is_string()) {
+    const auto word = fields.word("tool_choice", {"none", "auto", "required"});
+    return {.kind = word == "none"       ? ToolChoice::Kind::None
+                    : word == "required" ? ToolChoice::Kind::Required
+                                         : ToolChoice::Kind::Auto,
+            .name = {}};
+  }
+  RequestFields choice(*json, fields.path_of("tool_choice"));
+  if (!choice.word("type", {"function"})) choice.refuse("type", "\"function\"");
+  std::optional<RequestFields> function = choice.fields("function");
+  if (!function) choice.refuse("function", "an object");
+  ToolChoice named{.kind = ToolChoice::Kind::Named, .name = function->required_text("name")};
+  function->finish();
+  choice.finish();
+  return named;
+}
+
+}  // namespace
+
+ChatInput read_openai_chat(RequestFields& fields) {
+  ChatInput input;
+  ChatRequest& chat = input.chat;
+  chat.messages = fields.required_array("messages");
+  if (const Json* tools = fields.array("tools")) chat.tools = *tools;
+  input.tool_choice = read_tool_choice(fields);
+  input.parallel_tool_calls = fields.boolean("parallel_tool_calls").value_or(true);
+  if (const auto effort = fields.word("reasoning_effort", {"none", "minimal", "low", "medium", "high", "xhigh", "max"}))
+    chat.thinking = thinking_of_effort(*effort);
+  input.max_reasoning_tokens = fields.integer("max_reasoning_tokens", 0, kMaxContext);
+  if (const Json* kwargs = fields.object("chat_template_kwargs")) chat.template_kwargs = *kwargs;
+  chat.continue_last_message = fields.boolean("continue_final_message").value_or(false);
+  chat.add_generation_prompt = fields.boolean("add_generation_prompt").value_or(!chat.continue_last_message);
+  if (chat.continue_last_message && chat.add_generation_prompt)
+    fields.refuse("add_generation_prompt", "false beside \"continue_final_message\": true");
+  return input;
+}
+
+Json openai_usage(const AnswerUsage& usage) {
+  return {{"prompt_tokens", usage.prompt_tokens},
+          {"completion_tokens", usage.completion_tokens},
+          {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
+          {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}},
+          {"completion_tokens_details", {{"reasoning_tokens", usage.reasoning_tokens}}}};
+}
+
+std::string_view openai_finish_reason(AnswerEnding ending) {
+  switch (ending) {
+    case AnswerEnding::Length: return "length";
+    case AnswerEnding::ToolCalls: return "tool_calls";
+    case AnswerEnding::Stop:
+    case AnswerEnding::StopSequence: break;
+  }
+  return "stop";
+}
+
+Json openai_logprobs(const std::vector<LogprobEntry>& entries, const Tokenizer& tokenizer) {
+  Json content = Json::array();
+  for (const LogprobEntry& entry : entries) {
+    Json token = token_logprob(entry.chosen, tokenizer);
+    Json top = Json::array();
+    for (const TokenLogprob& other : entry.top) top.push_back(token_logprob(other, tokenizer));
+    token["top_logprobs"] = std::move(top);
+    content.push_back(std::move(token));
+  }
+  return {{"content", std::move(content)}, {"refusal", nullptr}};
+}
+
+Priority read_service_tier(RequestFields& fields) {
+  const auto tier = fields.word("service_tier", {"auto", "default", "flex", "scale", "priority"});
+  if (tier == "flex") return Priority::Low;
+  return tier == "priority" ? Priority::High : Priority::Normal;
+}
+
+StreamOptions read_stream_options(RequestFields& fields) {
+  StreamOptions options{.is_stream = fields.boolean("stream").value_or(false)};
+  if (std::optional<RequestFields> more = fields.fields("stream_options")) {
+    if (!options.is_stream) fields.refuse("stream_options", "none without \"stream\": true");
+    options.include_usage = more->boolean("include_usage").value_or(false);
+    more->ignore({"include_obfuscation"});
+    more->finish();
+  }
+  return options;
+}
+
+void fail_openai_stream(const HttpResponder& responder, const ApiError& error) {
+  HttpResponder stream = responder;
+  stream.send_event(json_text(openai_error_json(error)));
+  stream.finish();
+}
+
+}  // namespace calandra

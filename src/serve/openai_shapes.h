@@ -1,0 +1,48 @@
+#pragma once
+// What several of OpenAI's APIs say in the same JSON.
+
+#include "serve/answer_stream.h"
+#include "serve/chat_request.h"
+#include "serve/http_responder.h"
+#include "serve/request_fields.h"
+#include "text/tokenizer.h"
+
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+namespace calandra {
+
+/// The conversation of a request: messages, tools, tool_choice, parallel_tool_calls, reasoning_effort, max_reasoning_tokens,
+/// chat_template_kwargs, continue_final_message, add_generation_prompt.
+ChatInput read_openai_chat(RequestFields& fields);
+
+/// {"prompt_tokens", "completion_tokens", "total_tokens", "prompt_tokens_details", "completion_tokens_details"}
+nlohmann::ordered_json openai_usage(const AnswerUsage& usage);
+
+/// "stop", "length", "tool_calls"
+std::string_view openai_finish_reason(AnswerEnding ending);
+
+/// {"content": [{"token", "logprob", "bytes", "top_logprobs"}], "refusal": null}
+nlohmann::ordered_json openai_logprobs(const std::vector<LogprobEntry>& entries, const Tokenizer& tokenizer);
+
+/// `service_tier`: "flex" waits for others, "priority" goes before them.
+Priority read_service_tier(RequestFields& fields);
+
+struct StreamOptions {
+  bool is_stream = false;
+  bool include_usage = false;
+};
+/// `stream` and `stream_options`.
+StreamOptions read_stream_options(RequestFields& fields);
+
+/// The last event of a stream.
+inline constexpr std::string_view kOpenAiDone = "[DONE]";
+
+/// Tells of a failure in the middle of a stream, and ends it.
+void fail_openai_stream(const HttpResponder& responder, const ApiError& error);
+
+}  // namespace calandra

@@ -1,0 +1,96 @@
+#include "serve/opening_guide.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+namespace calandra {
+namespace {
+
+constexpr std::string_view kThink = "<think>", kThinkEnd = "</think>", kToolCall = "<tool_call>";
+
+}  // namespace
+
+OpeningGuide::OpeningGuide(std::shared_ptr<const OpeningPlan> plan) : plan_(std::move(plan)) {
+  switch (plan_->reasoning_start) {
+    case ReasoningStart::Open: phase_ = Phase::Reasoning; break;
+    // What must come is not put off by a reasoning that need not.
+    case ReasoningStart::ModelMayOpen: phase_ = plan_->openings.empty() ? Phase::Start : Phase::Opening; break;
+    case ReasoningStart::Off: phase_ = plan_->openings.empty() ? Phase::Free : Phase::Opening; break;
+  }
+  fits_.assign(plan_->openings.size(), true);
+}
+
+std::span<const std::uint64_t> OpeningGuide::allowed() {
+  if (phase_ == Phase::Reasoning && num_reasoning_tokens_ >= plan_->max_reasoning_tokens.value_or(INT64_MAX)) {
+    phase_ = Phase::Closing;
+    index_ = 0;
+  }
+  if (phase_ != Phase::Closing && phase_ != Phase::Opening) return {};
+  mask_.assign(static_cast<std::size_t>((plan_->num_samplable + 63) / 64), 0);
+  if (phase_ == Phase::Closing) allow(plan_->reasoning_end[index_]);
+  for (std::size_t i = 0; phase_ == Phase::Opening && i < fits_.size(); ++i) {
+    if (fits_[i]) allow(plan_->openings[i][index_]);
+  }
+  return mask_;
+}
+
+void OpeningGuide::allow(std::int32_t id) {
+  const auto bit = static_cast<std::size_t>(id);
+  mask_[bit / 64] |= std::uint64_t{1} << (bit % 64);
+}
+
+void OpeningGuide::push(std::int32_t id) {
+  switch (phase_) {
+    case Phase::Start: {
+      tail_ += plan_->tokenizer->token_bytes(id);
+      const std::string_view word = std::string_view(tail_).substr(std::min(tail_.find_first_not_of(" \t\r\n"), tail_.size()));
+      if (word.starts_with(kThink)) {
+        tail_.clear();
+        phase_ = Phase::Reasoning;
+      } else if (!kThink.starts_with(word)) {
+        phase_ = Phase::Free;
+      }
+      break;
+    }
+    case Phase::Reasoning: watch_reasoning(id); break;
+    case Phase::Closing:
+      if (++index_ == plan_->reasoning_end.size()) end_reasoning();
+      break;
+    case Phase::Opening: take_opening(id); break;
+    case Phase::Free: break;
+  }
+}
+
+void OpeningGuide::end_reasoning() {
+  phase_ = plan_->openings.empty() ? Phase::Free : Phase::Opening;
+  index_ = 0;
+}
+
+/// The marks are looked for in the text, since a model need not write them as the tokens that stand for them. A call ends the reasoning too.
+void OpeningGuide::watch_reasoning(std::int32_t id) {
+  ++num_reasoning_tokens_;
+  tail_ += plan_->tokenizer->token_bytes(id);
+  if (tail_.find(kThinkEnd) != tail_.npos) return end_reasoning();
+  if (tail_.find(kToolCall) != tail_.npos) {
+    end_reasoning();
+    // With the mark as the one token that openings have, the call that has begun is the one that must come.
+    const auto begins = [&](const std::vector<std::int32_t>& opening) { return opening.size() > 1 && opening.front() == id; };
+    if (std::any_of(plan_->openings.begin(), plan_->openings.end(), begins)) take_opening(id);
+    return;
+  }
+  constexpr std::size_t kKept = std::max(kThinkEnd.size(), kToolCall.size()) - 1;
+  if (tail_.size() > kKept) tail_.erase(0, tail_.size() - kKept);
+}
+
+void OpeningGuide::take_opening(std::int32_t id) {
+  bool is_complete = false;
+  for (std::size_t i = 0; i < fits_.size(); ++i) {
+    fits_[i] = fits_[i] && plan_->openings[i][index_] == id;
+    is_complete = is_complete || (fits_[i] && index_ + 1 == plan_->openings[i].size());
+  }
+  ++index_;
+  if (is_complete || std::find(fits_.begin(), fits_.end(), true) == fits_.end()) phase_ = Phase::Free;
+}
+
+}  // namespace calandra

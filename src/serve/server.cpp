@@ -1,0 +1,126 @@
+#include "serve/server.h"
+
+#include "serve/api_error.h"
+#include "serve/api_keys.h"
+#include "serve/json_body.h"
+#include "serve/model_endpoints.h"
+#include "serve/openai_chat.h"
+#include "serve/openai_completions.h"
+#include "serve/work_queue.h"
+
+#include <nlohmann/json.hpp>
+
+#include <atomic>
+#include <utility>
+
+namespace calandra {
+namespace {
+
+constexpr int kWorkThreads = 2;
+constexpr const char* kJsonType = "application/json";
+
+/// Whoever watches a server need not know its keys.
+bool is_open(std::string_view path) { return path == "/health" || path == "/ready" || path == "/version"; }
+
+}  // namespace
+
+struct Server::Parts {
+  Parts(ServerOptions given, ServedModel served, AnswerService& answers)
+      : options(std::move(given)), model(std::move(served)), context{model, answers, options.time_limit} {
+    add_pages();
+    add_apis();
+  }
+
+  using Api = void (*)(const ApiContext&, const HttpRequest&, const HttpResponder&);
+  using Tool = HttpResponse (*)(const ServedModel&, const HttpRequest&);
+
+  void add_get(const char* path, std::function<HttpResponse(const HttpRequest&)> page) {
+    router.add({"GET", path, "", [page = std::move(page)](const HttpRequest& request, HttpResponder responder) {
+                  responder.reply(page(request));
+                }});
+  }
+
+  /// Whatever is thrown becomes an error in the shape of the path's API.
+  void add_post(const char* path, std::function<void(const HttpRequest&, HttpResponder&)> answer) {
+    router.add({"POST", path, kJsonType, [this, answer = std::move(answer)](HttpRequest request, HttpResponder responder) {
+                  work.push([answer, request = std::move(request), responder = std::move(responder)]() mutable {
+                    if (responder.gone().stop_requested()) return;
+                    try {
+                      answer(request, responder);
+                    } catch (const std::exception& error) {
+                      responder.reply(error_response(api_error_of(error), request.path));
+                    }
+                  });
+                }});
+  }
+
+  void add_api(const char* path, Api api) {
+    add_post(path, [this, api](const HttpRequest& request, HttpResponder& responder) { api(context, request, responder); });
+  }
+
+  void add_tool(const char* path, Tool tool) {
+    add_post(path, [this, tool](const HttpRequest& request, HttpResponder& responder) {
+      responder.reply(tool(context.model, request));
+    });
+  }
+
+  void add_pages() {
+    add_get("/health", [](const HttpRequest&) { return json_response(200, {{"status", "ok"}}); });
+    add_get("/ready", [this](const HttpRequest&) {
+      return is_taking ? json_response(200, {{"status", "ready"}}) : json_response(503, {{"status", "stopping"}});
+    });
+    add_get("/version", [this](const HttpRequest&) { return json_response(200, {{"version", options.version}}); });
+    add_get("/v1/models", [this](const HttpRequest&) { return list_models(model); });
+    add_get("/v1/models/*", [this](const HttpRequest& request) {
+      return show_model(model, std::string_view(request.path).substr(std::string_view("/v1/models/").size()));
+    });
+  }
+
+  void add_apis() {
+    add_api("/v1/chat/completions", openai_chat);
+    add_api("/v1/completions", openai_completions);
+    add_tool("/tokenize", tokenize);
+    add_tool("/detokenize", detokenize_tokens);
+    add_tool("/apply-template", apply_template);
+  }
+
+  std::optional<HttpResponse> check(const HttpRequest& request) const {
+    if (!is_open(request.path) && !authorised(request, options.api_keys)) {
+      return error_response({.status = 401,
+                             .message = "expected an API key, as \"Authorization: Bearer KEY\" or \"x-api-key: KEY\"",
+                             .code = "invalid_api_key"},
+                            request.path);
+    }
+    return router.refusal(request);
+  }
+
+  const ServerOptions options;
+  const ServedModel model;
+  const ApiContext context;
+  std::atomic<bool> is_taking = true;
+  Router router{format_api_error};
+  WorkQueue work{kWorkThreads};  // before `http`, which fills it, and after all that its work uses
+  std::optional<HttpServer> http;
+};
+
+Server::Server(ServerOptions options, ServedModel model, AnswerService& answers, std::function<void(std::string_view line)> log)
+    : parts_(std::make_unique<Parts>(std::move(options), std::move(model), answers)) {
+  Parts& parts = *parts_;
+  parts.http.emplace(
+      parts.options.http,
+      HttpService{.handle = [&parts](HttpRequest request,
+                                     HttpResponder responder) { parts.router.handle(std::move(request), std::move(responder)); },
+                  .check = [&parts](const HttpRequest& request) { return parts.check(request); },
+                  .error = format_api_error,
+                  .log = std::move(log)});
+}
+
+Server::~Server() = default;
+
+int Server::port() const { return parts_->http->port(); }
+int Server::num_connections() const { return parts_->http->num_connections(); }
+void Server::stop_taking() { parts_->is_taking = false; }
+void Server::stop(std::chrono::milliseconds grace) { parts_->http->stop(grace); }
+void Server::wait() { parts_->http->wait(); }
+
+}  // namespace calandra

@@ -1,0 +1,87 @@
+// The program as a server: `calandra serve`, from its first line to SIGTERM.
+
+#include "cli/program.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace calandra {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using Json = nlohmann::ordered_json;
+
+/// Starts a server, sends it one request, ends it. Out: the reply, then the exit code; err: what the server said.
+Outcome serve_once(const std::string& options, const std::string& path, const Json& body, const std::string& environment = {}) {
+  const std::string text = body.dump();
+  const std::string script = R"SH(
+    said=$(mktemp) && "$CALANDRA" serve --port 0 )SH" +
+                             options + R"SH( 2>"$said" & server=$!
+    for _ in $(seq 600); do port=$(sed -n 's/.* on http:\/\/127.0.0.1:\([0-9]*\),.*/\1/p' "$said"); [ -n "$port" ] && break; sleep 0.1; done
+    exec 3<>"/dev/tcp/127.0.0.1/$port"
+    printf 'POST %s HTTP/1.0\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %s\r\n\r\n%s' "$1" "${#2}" "$2" >&3
+    cat <&3
+    kill -TERM "$server"; wait "$server"; printf '\nexit %s\n' "$?"
+    cat "$said" >&2; rm "$said"
+  )SH";
+  const auto quoted = [](const std::string& word) {
+    std::string out = "'";
+    for (const char c : word) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+    return out + "'";
+  };
+  return run_shell("export CALANDRA; " + environment + "LC_ALL=C bash -c " + quoted(script) + " bash " + quoted(path) + " " +
+                   quoted(text));
+}
+
+Json body_of(const Outcome& outcome) {
+  const std::size_t begin = outcome.out.find("\r\n\r\n"), end = outcome.out.rfind("\nexit ");
+  return begin == std::string::npos ? Json() : Json::parse(outcome.out.substr(begin + 4, end - begin - 4));
+}
+
+const std::string kQuestion = "The secret number is 4827. What is the secret number?";
+
+TEST(Serve, AnAnswerIsTheOneThatRunGives) {
+  const Json told =
+      run_program({"run", "--chat", "-p", kQuestion, "--temp", "0", "--activations", "fp32", "--threads", "1", "--json"}).json();
+  const Outcome served = serve_once(
+      "--activations fp32 --threads 1", "/v1/chat/completions",
+      {{"model", "austen-5m"}, {"messages", Json::array({{{"role", "user"}, {"content", kQuestion}}})}, {"temperature", 0}});
+  EXPECT_THAT(served.out, AllOf(HasSubstr("200 OK"), HasSubstr("\nexit 0\n")));
+  const Json reply = body_of(served);
+  const Json& message = reply.at("choices")[0].at("message");
+  EXPECT_EQ(message.at("content"), told.at("text"));
+  EXPECT_EQ(message.value("reasoning_content", ""), told.at("reasoning"));
+  EXPECT_EQ(reply.at("choices")[0].at("finish_reason"), told.at("finish_reason"));
+  EXPECT_EQ(reply.at("usage").at("prompt_tokens"), told.at("usage").at("prompt_tokens"));
+  EXPECT_EQ(reply.at("usage").at("completion_tokens"), told.at("usage").at("completion_tokens"));
+  EXPECT_THAT(served.err, AllOf(HasSubstr("austen-5m on http://127.0.0.1:"), HasSubstr("stopping")));
+}
+
+TEST(Serve, AKeyOfTheEnvironmentIsAskedFor) {
+  const Json body = {{"prompt", "x"}};
+  EXPECT_THAT(serve_once("", "/tokenize", body).out, HasSubstr("200 OK"));
+  EXPECT_THAT(serve_once("", "/tokenize", body, "CALANDRA_API_KEY=secret ").out, HasSubstr("401 Unauthorized"));
+}
+
+TEST(Serve, AnAddressThatCannotBeHadIsNamed) {
+  const Outcome outcome = run_program({"serve", "--host", "192.0.2.1"});
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("192.0.2.1"));
+}
+
+TEST(Serve, OptionsOutOfRangeAreNamed) {
+  for (const auto& [option, value] : std::vector<std::pair<std::string, std::string>>{
+           {"--port", "65536"}, {"--max-running", "0"}, {"--pool", "much"}, {"--time-limit", "0"}, {"--drain", "-1"}}) {
+    const Outcome outcome = run_program({"serve", option, value});
+    EXPECT_EQ(outcome.code, 2) << option;
+    EXPECT_THAT(outcome.err, HasSubstr(option + " " + value)) << outcome.err;
+  }
+}
+
+}  // namespace
+}  // namespace calandra

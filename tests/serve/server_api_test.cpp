@@ -1,0 +1,212 @@
+// The server as a whole, through sockets: keys, routes, shapes of errors, clients that leave, an orderly end.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "serve/client.h"
+#include "serve/scripted_answers.h"
+#include "serve/server.h"
+#include "serve/test_server.h"
+
+namespace calandra {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using testing::HasSubstr;
+
+AnswerStep step(std::string text) {
+  AnswerStep made;
+  made.text = std::move(text);
+  return made;
+}
+
+AnswerSummary summary(AnswerOutcome outcome) {
+  AnswerSummary ended;
+  ended.outcome = outcome;
+  return ended;
+}
+
+/// Takes requests in and leaves them until the test says what becomes of them.
+class HeldAnswers : public AnswerService {
+ public:
+  AnswerSubmission submit(AnswerRequest, std::shared_ptr<AnswerListener> listener) override {
+    const std::lock_guard lock(mutex_);
+    listeners_.push_back(std::move(listener));
+    return RequestId{listeners_.size()};
+  }
+  void cancel(RequestId id) override {
+    const std::lock_guard lock(mutex_);
+    cancelled_.push_back(static_cast<std::uint64_t>(id));
+  }
+
+  std::size_t num_submitted() const {
+    const std::lock_guard lock(mutex_);
+    return listeners_.size();
+  }
+  std::vector<std::uint64_t> cancelled() const {
+    const std::lock_guard lock(mutex_);
+    return cancelled_;
+  }
+  AnswerListener& listener(std::size_t index) const {
+    const std::lock_guard lock(mutex_);
+    return *listeners_[index];
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<std::shared_ptr<AnswerListener>> listeners_;
+  std::vector<std::uint64_t> cancelled_;
+};
+
+class ServerTest : public testing::Test {
+ protected:
+  void start(std::vector<std::string> keys = {}) {
+    ServerOptions options;
+    options.http.port = 0;
+    options.api_keys = std::move(keys);
+    options.version = "calandra 1.2.3";
+    server_.emplace(std::move(options), bench_.model(), answers_, [](std::string_view) {});
+  }
+  Client connect() const { return Client(server_->port()); }
+  Answer ask(std::string_view line, std::string_view fields = {}, std::string_view body = {}) const {
+    return connect().ask(request_text(line, fields, body));
+  }
+  Answer post(const std::string& path, const Json& body) const {
+    return ask("POST " + path + " HTTP/1.1", "Content-Type: application/json\r\n", body.dump());
+  }
+  static std::string chat(const Json& more = Json::object()) {
+    Json body = {{"messages", Json::array({{{"role", "user"}, {"content", "Hi"}}})}};
+    body.update(more);
+    return request_text("POST /v1/chat/completions HTTP/1.1", "Content-Type: application/json\r\n", body.dump());
+  }
+
+  ApiBench bench_{nullptr};  // its model
+  HeldAnswers answers_;
+  std::optional<Server> server_;
+};
+
+TEST_F(ServerTest, PagesSayWhatIsServed) {
+  start();
+  EXPECT_EQ(ask("GET /health HTTP/1.1").status, 200);
+  EXPECT_EQ(ask("GET /ready HTTP/1.1").status, 200);
+  EXPECT_EQ(Json::parse(ask("GET /version HTTP/1.1").body), Json({{"version", "calandra 1.2.3"}}));
+  const Json list = Json::parse(ask("GET /v1/models HTTP/1.1").body);
+  EXPECT_EQ(list.at("object"), "list");
+  EXPECT_EQ(list.at("data")[0].at("id"), "austen-5m");
+  EXPECT_EQ(list.at("data")[0].at("object"), "model");
+  EXPECT_EQ(Json::parse(ask("GET /v1/models/default HTTP/1.1").body).at("id"), "default");
+  EXPECT_EQ(Json::parse(ask("GET /v1/models/other HTTP/1.1").body).at("error").at("code"), "model_not_found");
+}
+
+TEST_F(ServerTest, WithoutAKeyNobodyIsAnswered) {
+  start({"secret", "other"});
+  const Answer refused = ask("GET /v1/models HTTP/1.1");
+  EXPECT_EQ(refused.status, 401);
+  EXPECT_EQ(Json::parse(refused.body).at("error").at("code"), "invalid_api_key");
+  EXPECT_EQ(Json::parse(ask("POST /v1/messages HTTP/1.1", "x-api-key: wrong\r\n", "{}").body).at("error").at("type"),
+            "authentication_error");
+  EXPECT_EQ(ask("GET /v1/models HTTP/1.1", "Authorization: Bearer other\r\n").status, 200);
+  EXPECT_EQ(ask("GET /v1/models HTTP/1.1", "x-api-key: secret\r\n").status, 200);
+  EXPECT_EQ(ask("GET /health HTTP/1.1").status, 200);
+}
+
+TEST_F(ServerTest, ErrorsHaveTheShapeOfTheirApi) {
+  start();
+  const Answer unknown = ask("GET /v1/nothing HTTP/1.1");
+  EXPECT_EQ(unknown.status, 404);
+  EXPECT_TRUE(Json::parse(unknown.body).at("error").contains("param"));
+  const Answer wrong_method = ask("GET /v1/chat/completions HTTP/1.1");
+  EXPECT_EQ(wrong_method.status, 405);
+  EXPECT_TRUE(Json::parse(wrong_method.body).contains("error"));
+  EXPECT_EQ(ask("POST /v1/chat/completions HTTP/1.1", "Content-Type: text/plain\r\n", "{}").status, 415);
+  const Json anthropic = Json::parse(ask("GET /v1/messages/nothing HTTP/1.1").body);
+  EXPECT_EQ(anthropic.at("type"), "error");
+  EXPECT_EQ(anthropic.at("error").at("type"), "not_found_error");
+}
+
+TEST_F(ServerTest, TextsBecomeTokensAndTokensTexts) {
+  start();
+  const std::string text = "It is a truth <|role_end|> caf\xC3\xA9";
+  const Json tokens = Json::parse(post("/tokenize", {{"prompt", text}, {"return_token_strs", true}}).body);
+  EXPECT_EQ(tokens.at("tokens"), Json(bench_.model().tokenizer->encode(text)));
+  EXPECT_EQ(tokens.at("count"), tokens.at("tokens").size());
+  EXPECT_EQ(tokens.at("token_strs").size(), tokens.at("tokens").size());
+  EXPECT_EQ(Json::parse(post("/detokenize", {{"tokens", tokens["tokens"]}}).body).at("prompt"), text);
+
+  const Json messages = Json::array({{{"role", "user"}, {"content", "Hi"}}});
+  const std::string prompt = Json::parse(post("/apply-template", {{"messages", messages}}).body).at("prompt");
+  EXPECT_THAT(prompt, HasSubstr("<role>HUMAN</role>Hi<|role_end|>"));
+  EXPECT_EQ(Json::parse(post("/tokenize", {{"messages", messages}}).body).at("tokens"),
+            Json(bench_.model().tokenizer->encode(prompt)));
+
+  EXPECT_EQ(Json::parse(post("/tokenize", {{"text", "x"}}).body).at("error").at("param"), "prompt");
+  EXPECT_EQ(Json::parse(post("/detokenize", {{"tokens", {1, "x"}}}).body).at("error").at("param"), "tokens[1]");
+}
+
+TEST_F(ServerTest, AClientThatLeavesCancelsItsAnswersAndNoOthers) {
+  start();
+  Client stays = connect(), waits = connect(), streams = connect();
+  ASSERT_TRUE(stays.send(chat()));
+  ASSERT_TRUE(becomes_true([&] { return answers_.num_submitted() == 1; }));
+  ASSERT_TRUE(waits.send(chat({{"n", 2}})));
+  ASSERT_TRUE(becomes_true([&] { return answers_.num_submitted() == 3; }));
+  ASSERT_TRUE(streams.send(chat({{"stream", true}})));
+  ASSERT_TRUE(becomes_true([&] { return answers_.num_submitted() == 4; }));
+  EXPECT_THAT(streams.read_through("\"assistant\""), HasSubstr("200 OK"));
+  answers_.listener(3).gained(70, step("x"));
+  EXPECT_THAT(streams.read_through("\"x\""), HasSubstr("reasoning_content"));
+  EXPECT_TRUE(answers_.cancelled().empty());
+
+  waits.close();
+  ASSERT_TRUE(becomes_true([&] { return answers_.cancelled().size() == 2; }));
+  EXPECT_EQ(answers_.cancelled(), (std::vector<std::uint64_t>{2, 3}));
+  streams.reset();
+  ASSERT_TRUE(becomes_true([&] { return answers_.cancelled().size() == 3; }));
+  EXPECT_EQ(answers_.cancelled().back(), 4U);
+  answers_.listener(3).gained(71, step("y"));
+  for (const std::size_t i : {1, 2, 3}) answers_.listener(i).ended(summary(AnswerOutcome::Cancelled), "z");
+
+  answers_.listener(0).gained(72, step("</think>Hello"));
+  answers_.listener(0).ended(summary(AnswerOutcome::Length), {});
+  EXPECT_THAT(stays.read_answer().body, HasSubstr("Hello"));
+}
+
+TEST_F(ServerTest, WhatHasBegunIsAnsweredWhenTheServerEnds) {
+  start();
+  Client client = connect(), watcher = connect();
+  ASSERT_TRUE(client.send(chat({{"stream", true}})));
+  ASSERT_TRUE(becomes_true([&] { return answers_.num_submitted() == 1; }));
+  server_->stop_taking();
+  EXPECT_EQ(watcher.ask(request_text("GET /ready HTTP/1.1")).status, 503);
+  server_->stop(std::chrono::minutes(1));
+  answers_.listener(0).gained(70, step("</think>Hello"));
+  answers_.listener(0).ended(summary(AnswerOutcome::Length), {});
+  const Answer answer = client.read_answer();
+  EXPECT_TRUE(answer.is_whole);
+  EXPECT_THAT(answer.body, HasSubstr("Hello"));
+  EXPECT_THAT(answer.body, HasSubstr("[DONE]"));
+  server_->wait();
+}
+
+TEST_F(ServerTest, AnAnswerCutOffByTheEndIsCancelled) {
+  start();
+  Client client = connect();
+  ASSERT_TRUE(client.send(chat()));
+  ASSERT_TRUE(becomes_true([&] { return answers_.num_submitted() == 1; }));
+  server_->stop(std::chrono::milliseconds(0));
+  server_->wait();
+  EXPECT_EQ(answers_.cancelled(), (std::vector<std::uint64_t>{1}));
+  server_.reset();
+  // The engine may still be at it: nobody hears.
+  answers_.listener(0).gained(70, step("x"));
+  answers_.listener(0).ended(summary(AnswerOutcome::Cancelled), {});
+}
+
+}  // namespace
+}  // namespace calandra
