@@ -5,6 +5,7 @@
 #include "cli/terminal.h"
 #include "engine/engine.h"
 #include "engine/generate.h"
+#include "serve/grammar_cache.h"
 #include "serve/json_body.h"
 
 #include <sys/socket.h>
@@ -32,7 +33,7 @@ class EngineService : public AnswerService {
   Engine& engine_;
 };
 
-ServedModel served_model(const Model& model, const Engine& engine, const ServeArguments& arguments) {
+ServedModel served_model(const Model& model, const Engine& engine, GrammarCache& grammars, const ServeArguments& arguments) {
   const GenerationDefaults& suggested = model.checkpoint().generation();
   ServedModel served;
   served.names = arguments.aliases;
@@ -46,6 +47,7 @@ ServedModel served_model(const Model& model, const Engine& engine, const ServeAr
   served.defaults.stop_ids = stop_ids_of(model);
   served.num_samplable = model.num_samplable();
   served.context = engine.context();
+  served.grammars = &grammars;
   try {
     served.chat_template = &model.chat_template();
   } catch (const Error& error) {
@@ -106,10 +108,11 @@ int serve_command(const ServeArguments& arguments) {
   engine_options.pool_bytes = arguments.pool_bytes;
   Engine engine(*model, engine_options);
   EngineService service(engine);
+  GrammarCache grammars(model->tokenizer(), stop_ids_of(*model), model->num_samplable());
   const ServerOptions options = server_options(arguments);
 
   const InterruptWatch watch(InterruptWatch::Second::EndsProgram, InterruptWatch::Ending::Asked);
-  Server server(options, served_model(*model, engine, arguments), service,
+  Server server(options, served_model(*model, engine, grammars, arguments), service,
                 [](std::string_view line) { write_note(fmt::format("{}\n", one_line(line))); });
   if (options.api_keys.empty() && !is_this_machine(arguments.host)) {
     write_note(fmt::format("note: everyone who reaches {} may ask: --api-key asks for a key\n", arguments.host));

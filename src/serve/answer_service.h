@@ -14,6 +14,8 @@
 
 namespace calandra {
 
+class GrammarCache;
+
 class AnswerService {
  public:
   virtual ~AnswerService() = default;
@@ -31,6 +33,7 @@ struct ServedModel {
   GenerationOptions defaults;      // what the checkpoint suggests, its stop ids included; the seed is drawn for each request
   std::int64_t num_samplable = 0;  // ids that can be made, and biased
   std::int64_t context = 0;
+  GrammarCache* grammars = nullptr;  // null: output cannot be constrained
 
   const std::string& name() const { return names.front(); }
 };

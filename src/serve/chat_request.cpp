@@ -86,7 +86,12 @@ std::string field_of(std::string_view message, const char* messages_field) {
   return messages_field;
 }
 
-/// Calls that are forced, or a reasoning with an end.
+std::optional<std::int32_t> single_token(const ServedModel& model, std::string_view text) {
+  const std::vector<std::int32_t> ids = model.tokenizer->encode(text);
+  return ids.size() == 1 ? std::optional(ids.front()) : std::nullopt;
+}
+
+/// Calls that are forced, a reasoning with an end, or a grammar.
 std::shared_ptr<const OpeningPlan> opening_plan(const ServedModel& model, const ChatInput& input, ReasoningStart start,
                                                 const std::vector<std::string>& names) {
   auto plan = std::make_shared<OpeningPlan>();
@@ -100,8 +105,21 @@ std::shared_ptr<const OpeningPlan> opening_plan(const ServedModel& model, const 
     const bool is_wanted = choice.kind == ToolChoice::Kind::Required || name == choice.name;
     if (is_wanted) plan->openings.push_back(model.tokenizer->encode("<tool_call>" + name + "\n"));
   }
-  if (plan->openings.empty() && !plan->max_reasoning_tokens) return nullptr;
+  if (input.grammar) {
+    if (!plan->openings.empty()) refuse_field("tool_choice", "a call that must come leaves no room for a response_format");
+    plan->grammar = input.grammar;
+    if (start == ReasoningStart::ModelMayOpen) plan->alternatives.think = single_token(model, "<think>");
+    if (!names.empty()) plan->alternatives.tool_call = single_token(model, "<tool_call>");
+  }
+  if (plan->openings.empty() && !plan->max_reasoning_tokens && !plan->grammar) return nullptr;
   return plan;
+}
+
+/// A grammar says when an answer may end: what else moves its end would leave nothing that may come.
+void check_grammar_options(const GenerationOptions& options, const ServedModel& model) {
+  if (options.min_tokens > 0) refuse_field("min_tokens", "not together with a constrained output, which says when it may end");
+  if (options.stop_ids.size() < model.defaults.stop_ids.size())
+    refuse_field("ignore_eos", "not together with a constrained output, which says when it may end");
 }
 
 void check_room(std::size_t tokens, const ServedModel& model, const char* field) {
@@ -225,6 +243,7 @@ AnswerJob prepare_chat(const ServedModel& model, ChatInput input, GenerationOpti
   job.prompt = model.tokenizer->encode(prompt.text);
   check_room(job.prompt.size(), model, input.messages_field);
   check_options(options, model);
+  if (input.grammar) check_grammar_options(options, model);
   job.options = std::move(options);
   job.format = model.chat_template->output_format();
   job.reasoning_start = prompt.reasoning_start;
@@ -237,10 +256,20 @@ AnswerJob prepare_chat(const ServedModel& model, ChatInput input, GenerationOpti
 }
 
 AnswerJob prepare_completion(const ServedModel& model, std::vector<std::int32_t> prompt, GenerationOptions options,
-                             const char* field) {
+                             const char* field, std::shared_ptr<const Grammar> grammar) {
   check_room(prompt.size(), model, field);
   check_options(options, model);
   AnswerJob job;
+  if (grammar) {
+    check_grammar_options(options, model);
+    auto plan = std::make_shared<OpeningPlan>();
+    plan->tokenizer = model.tokenizer;
+    plan->num_samplable = model.num_samplable;
+    plan->grammar = std::move(grammar);
+    job.make_guide = [plan = std::shared_ptr<const OpeningPlan>(std::move(plan))] {
+      return std::make_shared<OpeningGuide>(plan);
+    };
+  }
   job.prompt = std::move(prompt);
   job.options = std::move(options);
   return job;

@@ -19,6 +19,8 @@
 
 namespace calandra {
 
+class Grammar;
+
 struct ToolChoice {
   enum class Kind : std::uint8_t {
     Auto,      // the model decides
@@ -36,6 +38,7 @@ struct ChatInput {
   ToolChoice tool_choice;
   bool parallel_tool_calls = true;
   std::optional<std::int64_t> max_reasoning_tokens;  // then the reasoning is closed for the model; unset: as long as it likes
+  std::shared_ptr<const Grammar> grammar;            // of the content, or of a completion's text; null: any text
   const char* messages_field = "messages";           // what errors call them
 };
 
@@ -86,7 +89,7 @@ ChatPrompt render_chat(const ServedModel& model, const ChatInput& input);
 
 /// Of a prompt that needs no template. `field` is what errors call it.
 AnswerJob prepare_completion(const ServedModel& model, std::vector<std::int32_t> prompt, GenerationOptions options,
-                             const char* field);
+                             const char* field, std::shared_ptr<const Grammar> grammar = nullptr);
 
 /// Who a request is from, for fairness between clients: its API key, or else the address it came from.
 std::uint64_t client_of(const HttpRequest& request);

@@ -4,6 +4,7 @@
 #include "serve/chat_request.h"
 #include "serve/json_body.h"
 #include "serve/openai_shapes.h"
+#include "serve/response_format.h"
 
 #include <memory>
 #include <utility>
@@ -24,14 +25,6 @@ struct ReplyHead {
   /// Of call `index` of an answer: the same in streams and whole replies.
   std::string id_of_call(int choice, int index) const { return fmt::format("{}-{}-{}", call_id, choice, index); }
 };
-
-void read_response_format(RequestFields& fields) {
-  std::optional<RequestFields> format = fields.fields("response_format");
-  if (!format) return;
-  if (format->word("type", {"text", "json_object", "json_schema"}).value_or("") != "text")
-    format->refuse("type", "\"text\": constrained output is not implemented yet");
-  format->finish();
-}
 
 void read_lengths(RequestFields& fields, GenerationOptions& options) {
   options.max_tokens = fields.integer("max_tokens", 1, kMaxContext).value_or(0);
@@ -178,7 +171,7 @@ void openai_chat(const ApiContext& context, const HttpRequest& request, const Ht
   read_sampling(fields, model, options);
   read_lengths(fields, options);
   read_logprobs(fields, options);
-  read_response_format(fields);
+  input.grammar = read_response_format(fields, model);
   const int count = static_cast<int>(fields.integer("n", 1, kMostAnswers).value_or(1));
   const StreamOptions stream = read_stream_options(fields);
   const Priority priority = read_service_tier(fields);
@@ -186,7 +179,6 @@ void openai_chat(const ApiContext& context, const HttpRequest& request, const Ht
                  "verbosity"});
   fields.refuse_if_used({"audio", "web_search_options"}, "not supported by this server");
   fields.refuse_if_used({"functions", "function_call"}, "not supported, use \"tools\" and \"tool_choice\"");
-  fields.refuse_if_used({"grammar"}, "constrained output is not implemented yet");
   if (const Json* modalities = fields.array("modalities"); modalities != nullptr && *modalities != Json::array({"text"}))
     fields.refuse("modalities", "[\"text\"]");
   fields.finish();

@@ -5,6 +5,7 @@
 #include "serve/chat_request.h"
 #include "serve/json_body.h"
 #include "serve/openai_shapes.h"
+#include "serve/response_format.h"
 #include "text/detokenizer.h"
 #include "text/unicode.h"
 
@@ -259,13 +260,14 @@ void openai_completions(const ApiContext& context, const HttpRequest& request, c
     fields.refuse("best_of", "the same as \"n\": all that is made is returned");
   fields.refuse_if_used({"suffix"}, "not supported: the model goes on with texts, it does not fill them");
   fields.ignore({"user", "metadata", "store", "prompt_cache_key"});
+  const std::shared_ptr<const Grammar> grammar = read_response_format(fields, model);
   fields.finish();
 
   // One token is made in any case: the prompt is computed with it.
   options.max_tokens = std::max<std::int64_t>(options.max_tokens, 1);
   std::vector<AnswerJob> jobs;
   for (const auto& prompt : completion.prompts) {
-    AnswerJob& job = jobs.emplace_back(prepare_completion(model, prompt, options, "prompt"));
+    AnswerJob& job = jobs.emplace_back(prepare_completion(model, prompt, options, "prompt", grammar));
     job.count = completion.count;
     job.priority = priority;
     job.client = client_of(request);

@@ -1,5 +1,7 @@
 #include "serve/opening_guide.h"
 
+#include "base/error.h"
+
 #include <algorithm>
 #include <string_view>
 #include <utility>
@@ -11,20 +13,32 @@ constexpr std::string_view kThink = "<think>", kThinkEnd = "</think>", kToolCall
 
 }  // namespace
 
-OpeningGuide::OpeningGuide(std::shared_ptr<const OpeningPlan> plan) : plan_(std::move(plan)) {
-  switch (plan_->reasoning_start) {
-    case ReasoningStart::Open: phase_ = Phase::Reasoning; break;
-    // What must come is not put off by a reasoning that need not.
-    case ReasoningStart::ModelMayOpen: phase_ = plan_->openings.empty() ? Phase::Start : Phase::Opening; break;
-    case ReasoningStart::Off: phase_ = plan_->openings.empty() ? Phase::Free : Phase::Opening; break;
-  }
+OpeningGuide::OpeningGuide(std::shared_ptr<const OpeningPlan> plan) : plan_(std::move(plan)), alternatives_(plan_->alternatives) {
   fits_.assign(plan_->openings.size(), true);
+  if (plan_->grammar) state_.emplace(plan_->grammar);
+  begin_answer();
+  if (plan_->reasoning_start == ReasoningStart::Open) phase_ = Phase::Reasoning;
+  // What must come is not put off by a reasoning that need not.
+  if (plan_->reasoning_start == ReasoningStart::ModelMayOpen && phase_ == Phase::Free) phase_ = Phase::Start;
+}
+
+void OpeningGuide::begin_answer() {
+  phase_ = !plan_->openings.empty() ? Phase::Opening : state_ ? Phase::Grammar : Phase::Free;
+  index_ = 0;
 }
 
 std::span<const std::uint64_t> OpeningGuide::allowed() {
   if (phase_ == Phase::Reasoning && num_reasoning_tokens_ >= plan_->max_reasoning_tokens.value_or(INT64_MAX)) {
     phase_ = Phase::Closing;
     index_ = 0;
+  }
+  if (phase_ == Phase::Grammar) {
+    grammar_mask_.clear(static_cast<std::int32_t>(plan_->num_samplable));
+    state_->allowed(grammar_mask_);
+    for (const auto& alternative : {alternatives_.think, alternatives_.tool_call}) {
+      if (alternative) grammar_mask_.set(*alternative);
+    }
+    return grammar_mask_.words();
   }
   if (phase_ != Phase::Closing && phase_ != Phase::Opening) return {};
   mask_.assign(static_cast<std::size_t>((plan_->num_samplable + 63) / 64), 0);
@@ -58,13 +72,14 @@ void OpeningGuide::push(std::int32_t id) {
       if (++index_ == plan_->reasoning_end.size()) end_reasoning();
       break;
     case Phase::Opening: take_opening(id); break;
+    case Phase::Grammar: take_of_grammar(id); break;
     case Phase::Free: break;
   }
 }
 
 void OpeningGuide::end_reasoning() {
-  phase_ = plan_->openings.empty() ? Phase::Free : Phase::Opening;
-  index_ = 0;
+  alternatives_.think.reset();
+  begin_answer();
 }
 
 /// The marks are looked for in the text, since a model need not write them as the tokens that stand for them. A call ends the reasoning too.
@@ -77,10 +92,24 @@ void OpeningGuide::watch_reasoning(std::int32_t id) {
     // With the mark as the one token that openings have, the call that has begun is the one that must come.
     const auto begins = [&](const std::vector<std::int32_t>& opening) { return opening.size() > 1 && opening.front() == id; };
     if (std::any_of(plan_->openings.begin(), plan_->openings.end(), begins)) take_opening(id);
+    if (phase_ == Phase::Grammar) phase_ = Phase::Free;
     return;
   }
   constexpr std::size_t kKept = std::max(kThinkEnd.size(), kToolCall.size()) - 1;
   if (tail_.size() > kKept) tail_.erase(0, tail_.size() - kKept);
+}
+
+void OpeningGuide::take_of_grammar(std::int32_t id) {
+  if (id == alternatives_.think) {
+    phase_ = Phase::Reasoning;
+    return;
+  }
+  if (id == alternatives_.tool_call) {
+    phase_ = Phase::Free;
+    return;
+  }
+  alternatives_ = {};
+  if (!state_->accept(id)) fail("token {} came, which the grammar does not allow", id);
 }
 
 void OpeningGuide::take_opening(std::int32_t id) {

@@ -1,8 +1,9 @@
 #pragma once
-// How an answer must begin: a reasoning that is closed when it has had its tokens, and then one of some texts, such as the beginning of a
-// call of a tool that must be called. What comes after is the model's own.
+// How an answer must go: a reasoning that is closed when it has had its tokens, and then either one of some texts, such as the beginning of a
+// call of a tool that must be called, after which the model goes on as it likes; or what a grammar allows, to its end.
 
 #include "engine/engine.h"
+#include "text/grammar.h"
 #include "text/output_parser.h"
 #include "text/tokenizer.h"
 
@@ -21,6 +22,11 @@ struct OpeningPlan {
   std::optional<std::int64_t> max_reasoning_tokens;  // the mark that ends it not counted; unset: as many as the model likes
   std::vector<std::vector<std::int32_t>> openings;   // the tokens of the texts; none: the model begins as it likes
   std::vector<std::int32_t> reasoning_end;           // of "</think>"
+  std::shared_ptr<const Grammar> grammar;            // of what comes after the reasoning; null: anything
+  /// What may come in place of the grammar's first token: a reasoning, a call of a tool.
+  struct Alternatives {
+    std::optional<std::int32_t> think, tool_call;
+  } alternatives;
   const Tokenizer* tokenizer = nullptr;
   std::int64_t num_samplable = 0;
 };
@@ -33,12 +39,14 @@ class OpeningGuide : public AnswerGuide {
   void push(std::int32_t id) override;
 
  private:
-  enum class Phase : std::uint8_t { Start, Reasoning, Closing, Opening, Free };
+  enum class Phase : std::uint8_t { Start, Reasoning, Closing, Opening, Grammar, Free };
 
+  void begin_answer();
   void end_reasoning();
   void allow(std::int32_t id);
   void watch_reasoning(std::int32_t id);
   void take_opening(std::int32_t id);
+  void take_of_grammar(std::int32_t id);
 
   std::shared_ptr<const OpeningPlan> plan_;
   Phase phase_ = Phase::Free;
@@ -47,6 +55,9 @@ class OpeningGuide : public AnswerGuide {
   std::size_t index_ = 0;   // of the next token of what is forced
   std::vector<bool> fits_;  // for each opening: the tokens since its phase began are its first ones
   std::vector<std::uint64_t> mask_;
+  std::optional<GrammarState> state_;
+  OpeningPlan::Alternatives alternatives_;  // that still may come
+  TokenMask grammar_mask_;
 };
 
 }  // namespace calandra

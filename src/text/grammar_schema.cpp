@@ -15,7 +15,7 @@ namespace calandra::grammar {
 namespace {
 
 constexpr std::size_t kMaxSchemaBytes = std::size_t{1} << 20;
-constexpr std::size_t kMaxValues = 20'000;
+constexpr std::size_t kMaxValues = 4'000;  // numbers with limits cost half a millisecond each
 constexpr std::size_t kMaxTotalStates = 500'000;
 
 using Schemas = std::vector<const Json*>;

@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <ctime>
 #include <cstdio>
 
 namespace calandra {
@@ -73,10 +73,10 @@ TEST(GrammarEbnf, LongRepetitionsStayFlat) {
   // A list that calls itself at its end does not grow the stack: the last steps take no longer than the first.
   const auto grammar = grammar_of_ebnf("root ::= item | item \", \" root\nitem ::= \"[\" root? \"]\" | [a-z]");
   GrammarState state(grammar);
-  const auto start = std::chrono::steady_clock::now();
+  const std::clock_t start = std::clock();
   for (int i = 0; i < 20'000; ++i) ASSERT_TRUE(state.accept_text("a, "));
-  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
-  EXPECT_LT(taken.count(), 10);
+  const double taken = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+  EXPECT_LT(taken, 10);
   EXPECT_TRUE(state.accept_text("[b]"));
   EXPECT_TRUE(state.can_end());
 }
@@ -101,7 +101,7 @@ TEST(GrammarEbnf, HostileTextsEndSoon) {
            "root ::= [ab]* \"a\" [ab]{40}", "root ::= " + repeat("\"a\"? ", 5000),
            "root ::= " + repeat("[^a] | ", 5000) + "\"b\"", repeat("#", 1 << 20),
            "root ::= (" + repeat("(\"\" | ", 80) + "\"a\"" + repeat(")*", 80) + ")"}) {
-    const auto start = std::chrono::steady_clock::now();
+    const std::clock_t start = std::clock();
     const std::string error = error_of([&] {
       GrammarState state(grammar_of_ebnf(text));
       TokenMask mask;
@@ -110,9 +110,9 @@ TEST(GrammarEbnf, HostileTextsEndSoon) {
         state.accept_text("a");
       }
     });
-    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
-    EXPECT_LT(taken.count(), 20) << text.substr(0, 60) << " " << error;  // seconds; sanitizers and busy machines included
-    if (long_tests()) std::printf("%6.3f s  %.50s  %.100s\n", taken.count(), text.c_str(), error.c_str());
+    const double taken = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+    EXPECT_LT(taken, 20) << text.substr(0, 60) << " " << error;  // seconds of a processor; sanitizers included
+    if (long_tests()) std::printf("%6.3f s  %.50s  %.100s\n", taken, text.c_str(), error.c_str());
   }
 }
 
