@@ -1,0 +1,213 @@
+#include "serve/metrics.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+
+namespace calandra {
+namespace {
+
+/// 1, 2.5 and 5 times every power of ten from `first` to `last`.
+std::vector<double> decades(double first, double last) {
+  std::vector<double> bounds;
+  for (double power = first; power < last * 1.5; power *= 10) {
+    for (const double step : {1.0, 2.5, 5.0}) {
+      // By way of its text: 0.001 * 10 is not quite 0.01, and bounds are labels.
+      const double bound = std::stod(fmt::format("{:.3g}", power * step));
+      if (bound <= last) bounds.push_back(bound);
+    }
+  }
+  return bounds;
+}
+
+std::vector<double> powers_of_two(double last) {
+  std::vector<double> bounds;
+  for (double bound = 1; bound <= last; bound *= 2) bounds.push_back(bound);
+  return bounds;
+}
+
+constexpr std::array<std::string_view, 5> kOutcomeNames = {"stop", "length", "cancelled", "timed_out", "failed"};
+constexpr std::array<std::string_view, 3> kStepKindNames = {"prefill", "decode", "mixed"};
+
+std::string label(std::string_view name, std::string_view value) { return fmt::format("{}=\"{}\"", name, value); }
+
+/// Writes families one after another; samples belong to the last one begun. Labels are ours and need no escapes.
+class Page {
+ public:
+  template <class Value>
+  void counter(std::string_view name, std::string_view help, Value value) {
+    begin(name, "counter", help);
+    sample("", "", value);
+  }
+  template <class Value>
+  void gauge(std::string_view name, std::string_view help, Value value) {
+    begin(name, "gauge", help);
+    sample("", "", value);
+  }
+  void histogram(std::string_view name, std::string_view help, const Histogram& histogram) {
+    begin(name, "histogram", help);
+    buckets("", histogram);
+  }
+
+  void begin(std::string_view name, std::string_view type, std::string_view help) {
+    name_ = fmt::format("calandra_{}", name);
+    text_ += fmt::format("# HELP {0} {2}\n# TYPE {0} {1}\n", name_, type, help);
+  }
+  template <class Value>
+  void sample(std::string_view suffix, std::string_view labels, Value value) {
+    text_ += labels.empty() ? fmt::format("{}{} {}\n", name_, suffix, value)
+                            : fmt::format("{}{}{{{}}} {}\n", name_, suffix, labels, value);
+  }
+  void buckets(const std::string& labels, const Histogram& histogram) {
+    const std::string before = labels.empty() ? "" : labels + ",";
+    std::uint64_t count = 0;
+    for (std::size_t i = 0; i < histogram.counts().size(); ++i) {
+      count += histogram.counts()[i];
+      const std::string bound = i < histogram.bounds().size() ? fmt::format("{}", histogram.bounds()[i]) : "+Inf";
+      sample("_bucket", before + label("le", bound), count);
+    }
+    sample("_sum", labels, histogram.sum());
+    sample("_count", labels, count);
+  }
+
+  std::string take() { return std::move(text_); }
+
+ private:
+  std::string name_, text_;
+};
+
+class MeasuredListener final : public AnswerListener {
+ public:
+  MeasuredListener(std::shared_ptr<Metrics> metrics, std::shared_ptr<AnswerListener> listener)
+      : metrics_(std::move(metrics)), listener_(std::move(listener)) {}
+
+  void prompt_logprobs(std::vector<LogprobEntry> entries) override { listener_->prompt_logprobs(std::move(entries)); }
+
+  void gained(std::int32_t id, const AnswerStep& step) override {
+    const Clock::time_point now = Clock::now();
+    metrics_->gained(last_ ? std::chrono::duration<double>(now - *last_).count() : -1);
+    last_ = now;
+    listener_->gained(id, step);
+  }
+
+  void ended(const AnswerSummary& summary, std::string_view rest) override {
+    metrics_->ended(summary);
+    listener_->ended(summary, rest);
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  std::shared_ptr<Metrics> metrics_;
+  std::shared_ptr<AnswerListener> listener_;
+  std::optional<Clock::time_point> last_;
+};
+
+}  // namespace
+
+void Histogram::add(double value) {
+  const auto bucket = std::lower_bound(bounds_.begin(), bounds_.end(), value) - bounds_.begin();
+  ++counts_[static_cast<std::size_t>(bucket)];
+  sum_ += value;
+}
+
+Metrics::Metrics(std::string version)
+    : version_(std::move(version)),
+      queue_(decades(0.001, 1000)),
+      first_token_(decades(0.001, 1000)),
+      inter_token_(decades(0.0001, 10)),
+      duration_(decades(0.001, 10'000)),
+      batch_(powers_of_two(1024)),
+      step_(kNumStepKinds, Histogram(decades(0.0001, 10))) {}
+
+void Metrics::step(const EngineStatistics& statistics) {
+  const std::int64_t prefill = statistics.schedule.prefill_rows, decode = statistics.schedule.decode_rows;
+  if (prefill + decode == 0) return;  // it only ended or moved requests
+  const std::lock_guard lock(mutex_);
+  prefill_rows_ += prefill;
+  decode_rows_ += decode;
+  draw_seconds_ += statistics.draw_seconds;
+  batch_.add(static_cast<double>(prefill + decode));
+  step_[decode == 0 ? Prefill : prefill == 0 ? Decode : Mixed].add(statistics.step_seconds);
+}
+
+void Metrics::gained(double since_last_seconds) {
+  const std::lock_guard lock(mutex_);
+  ++generated_tokens_;
+  if (since_last_seconds >= 0) inter_token_.add(since_last_seconds);
+}
+
+void Metrics::ended(const AnswerSummary& summary) {
+  const std::lock_guard lock(mutex_);
+  ++outcomes_[static_cast<std::size_t>(summary.outcome)];
+  prompt_tokens_ += summary.prompt_tokens;
+  cached_tokens_ += summary.cached_tokens;
+  queue_.add(summary.queue_seconds);
+  if (summary.made_tokens > 0) first_token_.add(summary.first_token_seconds);
+  duration_.add(summary.total_seconds);
+}
+
+void Metrics::refused() {
+  const std::lock_guard lock(mutex_);
+  ++refused_;
+}
+
+std::string Metrics::text(const EngineStatistics& now) const {
+  const ScheduleStatistics& schedule = now.schedule;
+  Page page;
+  page.begin("build_info", "gauge", "The version that runs.");
+  page.sample("", label("version", version_), 1);
+
+  const std::lock_guard lock(mutex_);
+  page.begin("requests_total", "counter", "Requests by how they ended. Each of several choices for one prompt counts.");
+  for (std::size_t i = 0; i < kNumOutcomes; ++i) page.sample("", label("outcome", kOutcomeNames[i]), outcomes_[i]);
+  page.sample("", label("outcome", "refused"), refused_);
+  page.gauge("requests_running", "Requests that have memory.", schedule.running);
+  page.gauge("requests_waiting", "Requests that wait for memory, preempted ones too.", schedule.waiting);
+  page.gauge("requests_preempted", "Of those that wait, the ones that were running before.", schedule.preempted);
+  page.counter("preemptions_total", "Times that a request lost its memory to an older one.", schedule.preemptions);
+
+  page.histogram("queue_time_seconds", "From a request's arrival until it was first admitted, or until its end.", queue_);
+  page.histogram("time_to_first_token_seconds", "From a request's arrival to its first token.", first_token_);
+  page.histogram("inter_token_latency_seconds", "Between two tokens of an answer.", inter_token_);
+  page.histogram("request_duration_seconds", "From a request's arrival to its end.", duration_);
+
+  page.counter("prompt_tokens_total", "Tokens of the prompts of requests that have ended.", prompt_tokens_);
+  page.counter("cached_tokens_total", "Of these, tokens that did not have to be computed.", cached_tokens_);
+  page.counter("generated_tokens_total", "Tokens made.", generated_tokens_);
+
+  page.begin("computed_tokens_total", "counter", "Rows of all steps.");
+  page.sample("", label("kind", "prefill"), prefill_rows_);
+  page.sample("", label("kind", "decode"), decode_rows_);
+  page.counter("recomputed_tokens_total", "Of these, rows that a preemption had thrown away.", schedule.recomputed_tokens);
+  page.histogram("batch_rows", "Rows of a step: one for each stream that decodes and each token of a prompt.", batch_);
+  page.begin("step_duration_seconds", "histogram", "A step: its forward pass and drawing its tokens.");
+  for (std::size_t i = 0; i < kNumStepKinds; ++i) page.buckets(label("kind", kStepKindNames[i]), step_[i]);
+  page.counter("draw_seconds_total", "Of all steps, time for drawing tokens.", draw_seconds_);
+
+  page.begin("pool_blocks", "gauge", "Blocks of the memory of sequences.");
+  page.sample("", label("state", "used"), schedule.blocks_used);
+  page.sample("", label("state", "free"), schedule.blocks_total - schedule.blocks_used);
+  page.gauge("pool_block_bytes", "The size of such a block.", now.block_bytes);
+  return page.take();
+}
+
+HttpResponse metrics_page(const Metrics& metrics, const EngineStatistics& now) {
+  return {.status = 200,
+          .headers = {{"Content-Type", "text/plain; version=0.0.4; charset=utf-8"}, {"Cache-Control", "no-store"}},
+          .body = metrics.text(now)};
+}
+
+AnswerSubmission MeasuredAnswers::submit(AnswerRequest request, std::shared_ptr<AnswerListener> listener) {
+  AnswerSubmission submission =
+      answers_.submit(std::move(request), std::make_shared<MeasuredListener>(metrics_, std::move(listener)));
+  if (!std::holds_alternative<RequestId>(submission)) metrics_->refused();
+  return submission;
+}
+
+}  // namespace calandra

@@ -1,0 +1,227 @@
+// The page of /metrics, read as Prometheus reads it.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <random>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <variant>
+#include <vector>
+
+#include "serve/metrics.h"
+#include "serve/scripted_answers.h"
+
+namespace calandra::metrics_test {
+namespace {
+
+using testing::StartsWith;
+
+/// The samples of a page: "name{labels}" to value. Fails where a line has neither form of the text format.
+std::map<std::string, double> read_page(const std::string& page) {
+  std::map<std::string, double> samples;
+  std::istringstream lines(page);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("# HELP calandra_") || line.starts_with("# TYPE calandra_")) continue;
+    const std::size_t space = line.rfind(' ');
+    EXPECT_NE(space, std::string::npos) << line;
+    const std::string key = line.substr(0, space);
+    EXPECT_THAT(key, StartsWith("calandra_"));
+    char* end = nullptr;
+    const std::string value = line.substr(space + 1);
+    const double number = std::strtod(value.c_str(), &end);
+    EXPECT_EQ(*end, '\0') << line;
+    EXPECT_TRUE(samples.emplace(key, number).second) << "twice: " << key;
+  }
+  return samples;
+}
+
+class Heard final : public AnswerListener {
+ public:
+  void gained(std::int32_t id, const AnswerStep& step) override {
+    ids.push_back(id);
+    text += step.text;
+  }
+  void ended(const AnswerSummary& summary, std::string_view rest) override {
+    made_tokens = summary.made_tokens;
+    text += rest;
+  }
+  std::vector<std::int32_t> ids;
+  std::string text;
+  std::int64_t made_tokens = -1;
+};
+
+/// A server that has seen everything once.
+EngineStatistics busy(Metrics& metrics) {
+  EngineStatistics now;
+  now.schedule.running = 3;
+  now.schedule.waiting = 2;
+  now.schedule.preempted = 1;
+  now.schedule.preemptions = 4;
+  now.schedule.recomputed_tokens = 77;
+  now.schedule.blocks_used = 10;
+  now.schedule.blocks_total = 16;
+  now.block_bytes = 1 << 20;
+  now.draw_seconds = 0.25;
+  for (const auto& [prefill, decode, seconds] :
+       std::vector<std::tuple<int, int, double>>{{512, 0, 2.0}, {0, 3, 0.02}, {100, 3, 0.5}, {0, 0, 1.0}}) {
+    now.schedule.prefill_rows = prefill;
+    now.schedule.decode_rows = decode;
+    now.step_seconds = seconds;
+    metrics.step(now);
+  }
+  metrics.gained(-1);
+  metrics.gained(0.03);
+  metrics.refused();
+  for (const AnswerOutcome outcome :
+       {AnswerOutcome::Stop, AnswerOutcome::Length, AnswerOutcome::Cancelled, AnswerOutcome::TimedOut, AnswerOutcome::Failed}) {
+    AnswerSummary summary;
+    summary.outcome = outcome;
+    summary.prompt_tokens = 100;
+    summary.cached_tokens = 40;
+    summary.queue_seconds = 0.5;
+    summary.total_seconds = 3;
+    if (outcome != AnswerOutcome::Failed) {
+      summary.made_tokens = 2;
+      summary.first_token_seconds = 0.7;
+    }
+    metrics.ended(summary);
+  }
+  return now;
+}
+
+TEST(Metrics, AFreshServerSaysZeroOfEveryName) {
+  Metrics fresh("1.2.3"), used("1.2.3");
+  const EngineStatistics now = busy(used);
+  const auto before = read_page(fresh.text({})), after = read_page(used.text(now));
+  ASSERT_EQ(before.size(), after.size());
+  for (const auto& [key, value] : before) {
+    EXPECT_TRUE(after.contains(key)) << key;
+    EXPECT_EQ(value, key == "calandra_build_info{version=\"1.2.3\"}" ? 1 : 0) << key;
+  }
+}
+
+TEST(Metrics, EveryNameIsFilled) {
+  Metrics metrics("1.2.3");
+  const EngineStatistics now = busy(metrics);
+  for (const auto& [key, value] : read_page(metrics.text(now))) {
+    if (key.find("_bucket{") == std::string::npos) {
+      EXPECT_GT(value, 0) << key;
+    }
+  }
+}
+
+TEST(Metrics, ValuesAreThoseToldOf) {
+  Metrics metrics("1.2.3");
+  const EngineStatistics now = busy(metrics);
+  const std::map<std::string, double> expected = {
+      {"calandra_requests_total{outcome=\"stop\"}", 1},
+      {"calandra_requests_total{outcome=\"timed_out\"}", 1},
+      {"calandra_requests_total{outcome=\"refused\"}", 1},
+      {"calandra_requests_running", 3},
+      {"calandra_requests_waiting", 2},
+      {"calandra_requests_preempted", 1},
+      {"calandra_preemptions_total", 4},
+      {"calandra_prompt_tokens_total", 500},
+      {"calandra_cached_tokens_total", 200},
+      {"calandra_generated_tokens_total", 2},
+      {"calandra_time_to_first_token_seconds_count", 4},  // the failed one had none
+      {"calandra_time_to_first_token_seconds_bucket{le=\"0.5\"}", 0},
+      {"calandra_time_to_first_token_seconds_bucket{le=\"1\"}", 4},
+      {"calandra_inter_token_latency_seconds_count", 1},  // the first token comes after none
+      {"calandra_inter_token_latency_seconds_bucket{le=\"0.025\"}", 0},
+      {"calandra_inter_token_latency_seconds_bucket{le=\"0.05\"}", 1},
+      {"calandra_queue_time_seconds_sum", 2.5},
+      {"calandra_request_duration_seconds_sum", 15},
+      {"calandra_computed_tokens_total{kind=\"prefill\"}", 612},
+      {"calandra_computed_tokens_total{kind=\"decode\"}", 6},
+      {"calandra_recomputed_tokens_total", 77},
+      {"calandra_batch_rows_count", 3},  // a step without rows is none
+      {"calandra_batch_rows_bucket{le=\"2\"}", 0},
+      {"calandra_batch_rows_bucket{le=\"4\"}", 1},
+      {"calandra_batch_rows_bucket{le=\"512\"}", 3},
+      {"calandra_step_duration_seconds_sum{kind=\"prefill\"}", 2},
+      {"calandra_step_duration_seconds_sum{kind=\"decode\"}", 0.02},
+      {"calandra_step_duration_seconds_sum{kind=\"mixed\"}", 0.5},
+      {"calandra_draw_seconds_total", 0.75},
+      {"calandra_pool_blocks{state=\"used\"}", 10},
+      {"calandra_pool_blocks{state=\"free\"}", 6},
+      {"calandra_pool_block_bytes", 1 << 20},
+  };
+  const auto samples = read_page(metrics.text(now));
+  for (const auto& [key, value] : expected) {
+    ASSERT_TRUE(samples.contains(key)) << key;
+    EXPECT_DOUBLE_EQ(samples.at(key), value) << key;
+  }
+}
+
+TEST(Metrics, BucketsCountWhatIsAtMostTheirBound) {
+  std::mt19937_64 random(7);
+  Metrics metrics("1");
+  std::vector<double> seconds;
+  for (int i = 0; i < 500; ++i) {
+    // Some on a bound: le is "less or equal".
+    seconds.push_back(i % 5 == 0 ? 0.025 : std::exp(std::uniform_real_distribution<double>(-12, 4)(random)));
+    metrics.gained(seconds.back());
+  }
+  const auto samples = read_page(metrics.text({}));
+  int buckets = 0;
+  for (const auto& [key, value] : samples) {
+    static const std::string begin = "calandra_inter_token_latency_seconds_bucket{le=\"";
+    if (!key.starts_with(begin)) continue;
+    const double bound = std::strtod(key.c_str() + begin.size(), nullptr);
+    const auto expected = std::count_if(seconds.begin(), seconds.end(), [&](double s) { return s <= bound; });
+    EXPECT_EQ(value, static_cast<double>(expected)) << key;
+    ++buckets;
+  }
+  EXPECT_GT(buckets, 10);
+  EXPECT_EQ(samples.at("calandra_inter_token_latency_seconds_bucket{le=\"+Inf\"}"), 500);
+}
+
+TEST(Metrics, WhoAsksMeasuredAnswersHearsWhatTheBareOnesSay) {
+  ScriptedAnswers bare;
+  bare.script = {.pieces = {"a", "b", "c"}, .cached_tokens = 1};
+  const auto metrics = std::make_shared<Metrics>("1");
+  MeasuredAnswers answers(bare, metrics);
+  AnswerRequest request;
+  request.prompt = {5, 6, 7};
+  const auto heard = std::make_shared<Heard>(), heard_bare = std::make_shared<Heard>();
+  EXPECT_EQ(std::get<RequestId>(answers.submit(request, heard)), RequestId{1});
+  bare.submit(request, heard_bare);
+  EXPECT_EQ(heard->ids, heard_bare->ids);
+  EXPECT_EQ(heard->text, "abc");
+  EXPECT_EQ(heard->made_tokens, 4);
+
+  bare.script.refusal = [] { return EngineStopped{}; };
+  EXPECT_TRUE(std::holds_alternative<EngineStopped>(answers.submit(request, heard)));
+  const HttpResponse page = metrics_page(*metrics, {});
+  EXPECT_THAT(page.headers.find("Content-Type").value_or(""), StartsWith("text/plain; version=0.0.4"));
+  const auto samples = read_page(page.body);
+  EXPECT_EQ(samples.at("calandra_generated_tokens_total"), 4);
+  EXPECT_EQ(samples.at("calandra_inter_token_latency_seconds_count"), 3);
+  EXPECT_EQ(samples.at("calandra_prompt_tokens_total"), 3);
+  EXPECT_EQ(samples.at("calandra_cached_tokens_total"), 1);
+  EXPECT_EQ(samples.at("calandra_requests_total{outcome=\"stop\"}"), 1);
+  EXPECT_EQ(samples.at("calandra_requests_total{outcome=\"refused\"}"), 1);
+}
+
+TEST(Metrics, PromtoolFindsNothing) {
+  if (std::system("command -v promtool > /dev/null") != 0) GTEST_SKIP() << "promtool (Debian: prometheus) is not installed";
+  Metrics metrics("1.2.3");
+  const std::string file = testing::TempDir() + "calandra_metrics.txt";
+  std::ofstream(file) << metrics.text(busy(metrics));
+  EXPECT_EQ(std::system(("promtool check metrics < " + file).c_str()), 0);
+  std::remove(file.c_str());
+}
+
+}  // namespace
+}  // namespace calandra::metrics_test
