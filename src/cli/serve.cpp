@@ -7,6 +7,7 @@
 #include "engine/generate.h"
 #include "serve/grammar_cache.h"
 #include "serve/json_body.h"
+#include "serve/metrics.h"
 
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -106,13 +107,16 @@ int serve_command(const ServeArguments& arguments) {
   EngineOptions engine_options;
   engine_options.limits = arguments.limits;
   engine_options.pool_bytes = arguments.pool_bytes;
-  Engine engine(*model, engine_options);
+  const auto metrics = std::make_shared<Metrics>(CALANDRA_VERSION);
+  Engine engine(*model, engine_options, metrics);
   EngineService service(engine);
   GrammarCache grammars(model->tokenizer(), stop_ids_of(*model), model->num_samplable());
-  const ServerOptions options = server_options(arguments);
+  MeasuredAnswers answers(service, metrics);
+  ServerOptions options = server_options(arguments);
+  options.metrics = [&] { return metrics_page(*metrics, engine.statistics()); };
 
   const InterruptWatch watch(InterruptWatch::Second::EndsProgram, InterruptWatch::Ending::Asked);
-  Server server(options, served_model(*model, engine, grammars, arguments), service,
+  Server server(options, served_model(*model, engine, grammars, arguments), answers,
                 [](std::string_view line) { write_note(fmt::format("{}\n", one_line(line))); });
   if (options.api_keys.empty() && !is_this_machine(arguments.host)) {
     write_note(fmt::format("note: everyone who reaches {} may ask: --api-key asks for a key\n", arguments.host));

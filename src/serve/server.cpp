@@ -1,11 +1,13 @@
 #include "serve/server.h"
 
+#include "serve/anthropic_messages.h"
 #include "serve/api_error.h"
 #include "serve/api_keys.h"
 #include "serve/json_body.h"
 #include "serve/model_endpoints.h"
 #include "serve/openai_chat.h"
 #include "serve/openai_completions.h"
+#include "serve/openai_responses.h"
 #include "serve/work_queue.h"
 
 #include <nlohmann/json.hpp>
@@ -70,6 +72,7 @@ struct Server::Parts {
       return is_taking ? json_response(200, {{"status", "ready"}}) : json_response(503, {{"status", "stopping"}});
     });
     add_get("/version", [this](const HttpRequest&) { return json_response(200, {{"version", options.version}}); });
+    if (options.metrics) add_get("/metrics", [this](const HttpRequest&) { return options.metrics(); });
     add_get("/v1/models", [this](const HttpRequest&) { return list_models(model); });
     add_get("/v1/models/*", [this](const HttpRequest& request) {
       return show_model(model, std::string_view(request.path).substr(std::string_view("/v1/models/").size()));
@@ -79,6 +82,9 @@ struct Server::Parts {
   void add_apis() {
     add_api("/v1/chat/completions", openai_chat);
     add_api("/v1/completions", openai_completions);
+    add_api("/v1/responses", openai_responses);
+    add_api("/v1/messages", anthropic_messages);
+    add_api("/v1/messages/count_tokens", anthropic_count_tokens);
     add_tool("/tokenize", tokenize);
     add_tool("/detokenize", detokenize_tokens);
     add_tool("/apply-template", apply_template);

@@ -22,6 +22,7 @@ struct ServerOptions {
   std::vector<std::string> api_keys;                   // none: everyone may ask
   std::optional<std::chrono::nanoseconds> time_limit;  // of an answer, waiting included
   std::string version;                                 // what /version says
+  std::function<HttpResponse()> metrics;               // the page /metrics; empty: there is none
 };
 
 class Server {
