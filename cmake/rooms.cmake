@@ -23,8 +23,8 @@ if(CALANDRA_SANITIZE)
   target_link_options(calandra_options INTERFACE -fsanitize=${CALANDRA_SANITIZE})
 endif()
 
-# Sources of a target are compiled several at a time: most of a build is parsing and instantiating the same headers (JSON
-# alone costs seconds for every batch). No batch may be so long that the other cores wait for it at the end.
+# Sources of a target are compiled several at a time: most of a build is parsing and instantiating the same headers.
+# No batch may be so long that the other cores wait for it at the end.
 # `check clang` builds one by one, so that every file still includes what it uses.
 function(calandra_unite target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${CALANDRA_UNITY} UNITY_BUILD_BATCH_SIZE 13)

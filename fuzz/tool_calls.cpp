@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "base/json.h"
 #include "text/output_parser.h"
 
 namespace {
@@ -26,9 +27,10 @@ void add(std::vector<OutputEvent>& all, const std::vector<OutputEvent>& events) 
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  static const auto tools = nlohmann::ordered_json::parse(
+  static const auto tools = calandra::parse_json(
       R"([{"function": {"name": "f", "parameters": {"properties": {"s": {"type": "string"}, "i": {"type": "integer"},
-      "o": {"type": ["object", "array"]}, "u": {"type": ["string", "null", "number"]}}}}}])");
+      "o": {"type": ["object", "array"]}, "u": {"type": ["string", "null", "number"]}}}}}])",
+      "tools");
   static const calandra::OutputFormat format = {true, true, true, {"<|role_end|>"}};
   if (size == 0) return 0;
   const std::string_view text(reinterpret_cast<const char*>(data) + 1, size - 1);

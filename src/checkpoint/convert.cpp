@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/integer.h"
+#include "base/json.h"
 #include "base/mapped_file.h"
 #include "base/new_file.h"
 #include "checkpoint/stored_weights.h"
@@ -336,10 +337,11 @@ void Conversion::plan_tensors(const ConversionOptions& options) {
   for (const BoundTensor& tensor : source_.surplus) tensors.push_back(copy_of(tensor));
   shards_.emplace(std::move(tensors), options.shard_bytes);
 
-  nlohmann::ordered_json json = nlohmann::ordered_json::parse(read_text_file(folder_ / kConfigName));
+  const fs::path config = folder_ / kConfigName;
+  Json json = parse_json(read_text_file(config), config.string());
   json.erase("quantization_config");
   if (auto scheme = quantization_config(result); !scheme.is_null()) json["quantization_config"] = std::move(scheme);
-  config_text_ = json.dump(2) + "\n";
+  config_text_ = dump_json(json, 2) + "\n";
 
   if (!changed)
     remarks_.push_back(fmt::format("every tensor is stored as {} asks for, or coarser: a copy", name_of(options.target)));

@@ -11,7 +11,7 @@ namespace {
 
 bool is_scalar(const Json& value) { return !value.is_structured(); }
 
-std::string dump(const Json& value) { return printable(value.dump(-1, ' ', false, Json::error_handler_t::replace)); }
+std::string dump(const Json& value) { return printable(dump_json(value)); }
 
 std::optional<std::int64_t> integer_of(const Json& value) {
   if (value.is_number_unsigned()) {
@@ -30,26 +30,8 @@ std::string integer_range(std::int64_t least, std::int64_t most) { return fmt::f
 std::string read_config_text(const std::filesystem::path& path) { return read_text_file(path, std::size_t{1} << 20); }
 
 Json parse_json_object(const std::string& text, const std::string& where) {
-  constexpr int kMostKeys = 10'000;  // an ordered object takes longer for each key that it has
-  int num_keys = 0;
-  Json value;
-  std::vector<std::set<std::string>> open_objects;  // the keys so far of each
-  const Json::parser_callback_t watch = [&](int, Json::parse_event_t event, Json& parsed) {
-    using Event = Json::parse_event_t;
-    if (event == Event::object_start) open_objects.emplace_back();
-    if (event == Event::object_end) open_objects.pop_back();
-    if (event == Event::key) {
-      const auto& key = parsed.get_ref<const std::string&>();
-      if (++num_keys > kMostKeys) fail("{}: found more than {} keys", where, kMostKeys);
-      if (!open_objects.back().insert(key).second) fail("{}: {}: found twice, expected once", where, printable(key));
-    }
-    return true;
-  };
-  try {
-    value = Json::parse(text, watch);
-  } catch (const Json::exception& error) {
-    fail("{}: not JSON: {}", where, printable(json_complaint(error.what())));
-  }
+  constexpr int kMostKeys = 10'000;
+  Json value = parse_json_with_unique_keys(text, where, kMostKeys);
   if (!value.is_object()) fail("{}: found {}, expected a JSON object", where, describe(value));
   return value;
 }

@@ -1,6 +1,8 @@
 #pragma once
 // A JSON object read key by key, with the same messages everywhere: where, key, found, expected. Null counts as absent.
 
+#include "base/json.h"
+
 #include <nlohmann/json.hpp>
 
 #include <cstdint>
@@ -13,8 +15,6 @@
 #include <vector>
 
 namespace calandra {
-
-using Json = nlohmann::ordered_json;
 
 /// A configuration file of a checkpoint, which is a few kB; Error if it has more than 1 MiB.
 std::string read_config_text(const std::filesystem::path& path);

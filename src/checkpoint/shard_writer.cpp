@@ -1,6 +1,7 @@
 #include "checkpoint/shard_writer.h"
 
 #include "base/error.h"
+#include "base/json.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -119,7 +120,7 @@ std::string ShardPlan::index() const {
   const char* separator = "\n";
   for (std::size_t shard = 0; shard < num_shards(); ++shard) {
     for (const TensorHeader& header : headers_of(shard)) {
-      fmt::format_to(std::back_inserter(out), "{}    {}: \"{}\"", separator, nlohmann::json(header.name).dump(), name_of(shard));
+      fmt::format_to(std::back_inserter(out), "{}    {}: \"{}\"", separator, dump_json(header.name), name_of(shard));
       separator = ",\n";
     }
   }

@@ -1,6 +1,7 @@
 #include "checkpoint/synthetic.h"
 
 #include "base/error.h"
+#include "base/json.h"
 #include "base/new_file.h"
 #include "base/thread_pool.h"
 #include "checkpoint/chat_template.h"
@@ -38,7 +39,7 @@ struct Plan {
 Plan make_plan(const nlohmann::ordered_json& config, SyntheticFormat format) {
   Plan plan;
   plan.json = config;
-  plan.config = parse_config(plan.json.dump(), "config.json");
+  plan.config = parse_config(dump_json(plan.json), "config.json");
   for (TensorSpec& spec : list_tensors(plan.config)) {
     plan.parameters += num_elements(spec.shape);
     const StoredAs stored = stored_as(spec, format, plan.config);
@@ -138,8 +139,8 @@ SyntheticSize make_checkpoint(const nlohmann::ordered_json& config, const Synthe
   target.write_text("tokenizer.json", tokenizer_json(plan.config.vocab));
   target.write_text("tokenizer_config.json", tokenizer_config_json(plan.config.vocab, plan.config.context));
   target.write_text("chat_template.jinja", ling_chat_template());
-  target.write_text("generation_config.json", synthetic_generation_config(plan.json).dump(2) + "\n");
-  target.write_text("config.json", plan.json.dump(2) + "\n");
+  target.write_text("generation_config.json", dump_json(synthetic_generation_config(plan.json), 2) + "\n");
+  target.write_text("config.json", dump_json(plan.json, 2) + "\n");
   target.complete();
   return size;
 }

@@ -1,6 +1,7 @@
 #include "checkpoint/synthetic_config.h"
 
 #include "base/error.h"
+#include "base/json.h"
 #include "checkpoint/storage.h"
 #include "checkpoint/synthetic_tokenizer.h"
 
@@ -87,7 +88,7 @@ ordered_json limit_list(const std::vector<Limit>& limits, std::int64_t layers) {
 
 /// quantization_config of a config that has none yet.
 ordered_json quantization_of(const ordered_json& config, SyntheticFormat format) {
-  const Config network = parse_config(config.dump(), "config.json");
+  const Config network = parse_config(dump_json(config), "config.json");
   const std::vector<TensorSpec> specs = list_tensors(network);
   std::vector<StoredSpec> tensors;
   for (const TensorSpec& spec : specs) tensors.push_back({&spec, stored_as(spec, format, network)});
@@ -175,7 +176,7 @@ ordered_json synthetic_config(const SyntheticOptions& options) {
       {"eos_token_id", added_token_id("<|role_end|>", slice.vocab)},
       {"pad_token_id", added_token_id("<|endoftext|>", slice.vocab)},
   };
-  config.update(ordered_json::parse(kFamilyConfig));
+  config.update(parse_json(kFamilyConfig, "kFamilyConfig"));
   if (options.format != SyntheticFormat::Bf16) config["quantization_config"] = quantization_of(config, options.format);
   return config;
 }

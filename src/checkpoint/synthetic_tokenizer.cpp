@@ -1,6 +1,7 @@
 #include "checkpoint/synthetic_tokenizer.h"
 
 #include "base/error.h"
+#include "base/json.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -165,7 +166,7 @@ std::string byte_text(std::string_view bytes) {
   return text;
 }
 
-std::string quoted(const std::string& text) { return nlohmann::json(text).dump(); }
+std::string quoted(const std::string& text) { return dump_json(text); }
 
 nlohmann::ordered_json added_token_entry(const LingToken& token) {
   return {{"content", token.text}, {"single_word", false}, {"lstrip", false},
@@ -268,7 +269,7 @@ std::string tokenizer_json(std::int64_t vocab) {
   return fmt::format(
       "{{\"version\": \"1.0\",\n\"truncation\": null,\n\"padding\": null,\n\"added_tokens\": {},\n\"normalizer\": null,\n\"pre_tokenizer\": {},\n"
       "\"post_processor\": null,\n\"decoder\": {},\n\"model\": {}}}\n",
-      added.dump(), pre_tokenizer.dump(), byte_level.dump(), bpe_model(base_vocab(vocab)));
+      dump_json(added), dump_json(pre_tokenizer), dump_json(byte_level), bpe_model(base_vocab(vocab)));
 }
 
 std::string tokenizer_config_json(std::int64_t vocab, std::int64_t context) {
@@ -280,7 +281,7 @@ std::string tokenizer_config_json(std::int64_t vocab, std::int64_t context) {
       {"added_tokens_decoder", decoder},       {"add_bos_token", false},      {"add_eos_token", false},
       {"bos_token", "<|startoftext|>"},        {"eos_token", "<|role_end|>"}, {"pad_token", "<|endoftext|>"},
       {"clean_up_tokenization_spaces", false}, {"model_max_length", context}, {"tokenizer_class", "PreTrainedTokenizerFast"}};
-  return config.dump(2) + "\n";
+  return dump_json(config, 2) + "\n";
 }
 
 }  // namespace calandra

@@ -1,9 +1,11 @@
 #include "cli/answer.h"
 
 #include "base/error.h"
+#include "base/json.h"
 
 #include <nlohmann/json.hpp>
 
+#include <optional>
 #include <utility>
 
 namespace calandra {
@@ -74,9 +76,10 @@ void AnswerPrinter::show_call(const ToolCall& call) {
   enter(Kind::Content);
   if (!at_line_start_) print("\n");
   std::string text = fmt::format("[call] {}\n", call.name);
-  const auto arguments = nlohmann::ordered_json::parse(call.arguments, nullptr, false);
-  for (const auto& [name, value] : arguments.items()) {
-    text += fmt::format("  {}: {}\n", name, value.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+  if (const std::optional<Json> arguments = try_parse_json(call.arguments)) {
+    for (const auto& [name, value] : arguments->items()) text += fmt::format("  {}: {}\n", name, dump_json(value));
+  } else {
+    text += fmt::format("  {}\n", call.arguments);  // of text that is no UTF-8
   }
   print(text);
 }

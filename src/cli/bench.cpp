@@ -1,5 +1,6 @@
 #include "engine/bench.h"
 
+#include "base/json.h"
 #include "checkpoint/summary.h"
 #include "cli/commands.h"
 #include "cli/exclusive.h"
@@ -16,8 +17,6 @@
 
 namespace calandra {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr double kGiga = 1e9;
 
@@ -240,7 +239,7 @@ int bench_command(const BenchArguments& arguments) {
   bar.clear();
   if (!result.rows.empty()) {
     if (arguments.json) {
-      write_out(as_json(result, *model, exclusive).dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+      write_out(dump_json(as_json(result, *model, exclusive), 2) + "\n");
     } else if (arguments.csv) {
       write_out(as_csv(result));
     } else {

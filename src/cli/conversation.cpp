@@ -1,11 +1,11 @@
 #include "cli/conversation.h"
 
 #include "base/error.h"
+#include "base/json.h"
 #include "base/mapped_file.h"
 #include "base/new_file.h"
 #include "cli/open_model.h"
 #include "engine/generate.h"
-#include "text/json_text.h"
 
 #include <algorithm>
 #include <limits>
@@ -61,7 +61,7 @@ bool are_token_ids(const Json& ids) {
 Json as_json(const std::vector<ToolCall>& calls) {
   Json json = Json::array();
   for (const ToolCall& call : calls) {
-    Json arguments = Json::parse(call.arguments, nullptr, false);
+    Json arguments = try_parse_json(call.arguments).value_or(Json());
     if (!arguments.is_object()) arguments = Json::object();  // of text that is no UTF-8
     json.push_back({{"type", "function"}, {"function", {{"name", call.name}, {"arguments", std::move(arguments)}}}});
   }
@@ -127,7 +127,7 @@ void Conversation::save(const std::filesystem::path& file, const Json& settings)
   const Json json = {{"format", kFormat},   {"system", system_},     {"think", think_ ? Json(*think_) : Json()},
                      {"tools", tools_},     {"messages", messages_}, {"settings", settings},
                      {"token_ids", tokens_}};
-  write_text_file(file, json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+  write_text_file(file, dump_json(json, 1) + "\n");
 }
 
 Json Conversation::load(const std::filesystem::path& file) {

@@ -1,5 +1,6 @@
 #include "checkpoint/convert.h"
 
+#include "base/json.h"
 #include "base/mapped_file.h"
 #include "checkpoint/summary.h"
 #include "checkpoint/weight_errors.h"
@@ -16,8 +17,6 @@
 
 namespace calandra {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 /// What --check finds.
 struct Check {
@@ -160,7 +159,7 @@ int convert_command(const ConvertArguments& arguments) {
       {"finished_before", was_finished},    {"parameters", conversion.parameters()}, {"source_bytes", conversion.source_bytes()},
       {"bytes", conversion.tensor_bytes()}, {"files", conversion.num_shards()},      {"remarks", conversion.remarks()}};
   if (arguments.check) json["check"] = as_json(check(arguments, source, tokens));
-  write_out(json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  write_out(dump_json(json, 2) + "\n");
   return kExitSuccess;
 }
 

@@ -1,3 +1,4 @@
+#include "base/json.h"
 #include "base/mapped_file.h"
 #include "checkpoint/summary.h"
 #include "cli/commands.h"
@@ -15,8 +16,6 @@
 
 namespace calandra {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr int kLabelWidth = 15;
 
@@ -288,7 +287,7 @@ Json as_json(const Inspected& m) {
 
 int inspect_command(const InspectArguments& arguments) {
   const Inspected model = inspect(arguments);
-  write_out(arguments.json ? as_json(model).dump(2, ' ', false, Json::error_handler_t::replace) + "\n" : as_text(model));
+  write_out(arguments.json ? dump_json(as_json(model), 2) + "\n" : as_text(model));
   return kExitSuccess;
 }
 

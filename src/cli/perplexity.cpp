@@ -1,4 +1,5 @@
 #include "engine/perplexity.h"
+#include "base/json.h"
 #include "cli/commands.h"
 #include "cli/open_model.h"
 #include "cli/terminal.h"
@@ -24,15 +25,15 @@ int perplexity_command(const PerplexityArguments& arguments) {
   const double tokens_per_second = static_cast<double>(tokens.size()) / seconds;
   const std::int64_t window = arguments.window == 0 ? model->config().context : arguments.window;
   if (arguments.json) {
-    const nlohmann::ordered_json json = {{"perplexity", result.perplexity()},
-                                         {"nats_per_token", result.mean_nats()},
-                                         {"bits_per_byte", result.bits_per_byte()},
-                                         {"tokens", tokens.size()},
-                                         {"predicted_tokens", result.predicted_tokens},
-                                         {"window", window},
-                                         {"seconds", seconds},
-                                         {"tokens_per_second", tokens_per_second}};
-    write_out(json.dump() + "\n");
+    const Json json = {{"perplexity", result.perplexity()},
+                       {"nats_per_token", result.mean_nats()},
+                       {"bits_per_byte", result.bits_per_byte()},
+                       {"tokens", tokens.size()},
+                       {"predicted_tokens", result.predicted_tokens},
+                       {"window", window},
+                       {"seconds", seconds},
+                       {"tokens_per_second", tokens_per_second}};
+    write_out(dump_json(json) + "\n");
   } else {
     write_out(
         fmt::format("perplexity {:.4f}: {:.4f} nats per token, {:.4f} bits per byte\n"

@@ -1,3 +1,4 @@
+#include "base/json.h"
 #include "cli/answer.h"
 #include "cli/chat.h"
 #include "cli/commands.h"
@@ -13,8 +14,6 @@
 
 namespace calandra {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 /// The one text. A file's last line end is not part of it.
 std::string read_text(const RunArguments& arguments) {
@@ -92,7 +91,7 @@ int answer_once(const RunArguments& arguments, Model& model, const std::string& 
     json["timings"]["load_seconds"] = load_seconds;
     json["seed"] = options.sampling.seed;
     json["settings"] = settings_as_json(options, model);
-    write_out(json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+    write_out(dump_json(json) + "\n");
   }
   tell(made, options, model, arguments.verbose,
        !arguments.json && !arguments.raw && answer.content.empty() && answer.tool_calls.empty());

@@ -5,13 +5,11 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "text/jinja_syntax.h"
-#include "text/json_text.h"
 
 namespace calandra {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 /// What is looked at for one argument. Each part of a schema is visited once, but `enum`s and the parts together are long.
 constexpr std::size_t kMaxSchemaParts = 10'000;
@@ -45,7 +43,7 @@ const Json* resolve(const Json& root, const Json& reference) {
   try {
     const Json::json_pointer pointer(reference.get_ref<const std::string&>().substr(1));
     return root.contains(pointer) ? &root.at(pointer) : nullptr;
-  } catch (const nlohmann::json::exception&) {
+  } catch (const Json::exception&) {
     return nullptr;  // no pointer at all
   }
 }
@@ -106,12 +104,6 @@ class SchemaReader {
   std::set<const Json*> known_;
   std::size_t num_taken_ = 0;
 };
-
-/// Only the value's outermost type is needed: nothing inside is kept.
-std::optional<Json> parse_outline(std::string_view text) {
-  if (!is_json(text)) return std::nullopt;
-  return Json::parse(text, [](int depth, Json::parse_event_t, Json&) { return depth == 0; });
-}
 
 bool is_allowed(const Json& value, std::string_view text, const JsonTypes& types) {
   // An integer beyond 64 bits is read as a float.
@@ -206,7 +198,7 @@ JsonTypes ToolTypes::types_of(const std::string& tool, const std::string& argume
 
 std::string typed_value(std::string_view text, const JsonTypes& types) {
   const std::string_view inner = trim_json_space(text);
-  const auto parsed = parse_outline(inner);
+  const auto parsed = try_parse_json_outline(inner);
   if (types.string) {
     // A quoted string is its value; anything else stays text unless the schema allows it as something else, too.
     const bool is_value = parsed && (parsed->is_string() ? text.starts_with('"') : is_allowed(*parsed, inner, types));

@@ -4,13 +4,11 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "base/mapped_file.h"
-#include "text/json_text.h"
 
 namespace calandra {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kMaxTemplateBytes = std::size_t{4} << 20;
 constexpr std::size_t kMaxConfigBytes = std::size_t{64} << 20;
@@ -29,8 +27,7 @@ std::string join_parts(const Json& parts, const std::string& where) {
     const Json& part = parts[i];
     if (!part.is_object() || part.value("type", Json()) != "text" || !part.contains("text") || !part["text"].is_string()) {
       const Json type = part.is_object() ? part.value("type", Json()) : part;
-      fail("{}[{}]: found {}, expected a part of type \"text\"", where, i,
-           type.dump(-1, ' ', false, Json::error_handler_t::replace).substr(0, 80));
+      fail("{}[{}]: found {}, expected a part of type \"text\"", where, i, dump_json(type).substr(0, 80));
     }
     if (i > 0) text += '\n';
     text += part["text"].get_ref<const std::string&>();

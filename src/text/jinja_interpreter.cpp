@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "text/json_text.h"
+#include "base/json.h"
 
 namespace calandra {
 namespace jinja {

@@ -5,8 +5,8 @@
 #include <span>
 #include <utility>
 
+#include "base/json.h"
 #include "text/argument_types.h"
-#include "text/json_text.h"
 #include "text/marker_scanner.h"
 
 namespace calandra {

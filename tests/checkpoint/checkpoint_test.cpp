@@ -2,8 +2,8 @@
 
 #include "checkpoint/checkpoint.h"
 
-#include "base/mapped_file.h"
 #include "support/golden.h"
+#include "support/json.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -19,7 +19,6 @@
 namespace calandra {
 namespace {
 
-using Json = nlohmann::ordered_json;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -86,9 +85,9 @@ class Copy {
   }
 
   void change_json(std::string_view file, const std::function<void(Json&)>& action) const {
-    Json json = Json::parse(read_text_file(folder_ / file));
+    Json json = read_json(folder_ / file);
     action(json);
-    write_file(folder_ / file, json.dump());
+    write_file(folder_ / file, dump_json(json));
   }
 
   Checkpoint open() const { return Checkpoint::open(folder_.path()); }

@@ -2,8 +2,8 @@
 
 #include "checkpoint/config.h"
 
-#include "base/mapped_file.h"
 #include "support/golden.h"
+#include "support/json.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,18 +15,15 @@
 namespace calandra {
 namespace {
 
-using Json = nlohmann::ordered_json;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-Json load_json(const std::filesystem::path& path) { return Json::parse(read_text_file(path)); }
-
 /// A config that is fine: 3.0-tiny's, for the tests to spoil.
-Json tiny() { return load_json(source_path("tests/data/configs/ling-3.0-tiny.json")); }
+Json tiny() { return read_json(source_path("tests/data/configs/ling-3.0-tiny.json")); }
 
 Config parse(const Json& json, const ConfigOverrides& overrides = {}) {
-  return parse_config(json.dump(), "config.json", overrides);
+  return parse_config(dump_json(json), "config.json", overrides);
 }
 
 std::string parse_error(const Json& json, const ConfigOverrides& overrides = {}) {
@@ -135,8 +132,8 @@ TEST(Config, Ling30TinyHasThePublishedValues) {
 TEST(Config, GoldenVariantsAreReadAsWritten) {
   for (const std::string& variant : golden_variants()) {
     SCOPED_TRACE(variant);
-    const Json json = load_json(golden_path(variant) / "config.json");
-    const Json golden = load_json(golden_path(variant) / "golden.json");
+    const Json json = read_json(golden_path(variant) / "config.json");
+    const Json golden = read_json(golden_path(variant) / "golden.json");
     const Config c = parse(json);
     const std::pair<const char*, std::int64_t> integers[] = {{"vocab_size", c.vocab},
                                                              {"hidden_size", c.hidden},
@@ -184,7 +181,7 @@ TEST(Config, GoldenVariantsAreReadAsWritten) {
 }
 
 TEST(Config, TheBundledModelIsAccepted) {
-  const Config c = parse(load_json(source_path("models/austen-5m/config.json")));
+  const Config c = parse(read_json(source_path("models/austen-5m/config.json")));
   EXPECT_EQ(c.layers, 8);
   EXPECT_EQ(c.head_dim, 64);
   EXPECT_EQ(c.mtp_layers, 1);
@@ -341,15 +338,15 @@ TEST(Config, TextThatIsNoObjectIsRefusedInOneLine) {
 }
 
 TEST(Config, ADeeplyNestedValueIsNamedNotPrinted) {
-  std::string text = tiny().dump();
+  std::string text = dump_json(tiny());
   text.insert(text.size() - 1, ",\"odd\":" + std::string(200000, '[') + std::string(200000, ']'));
   EXPECT_THAT(parse_config(text, "config.json").remarks, ElementsAre("odd is a list of 1 values: an unknown key, ignored"));
 }
 
 TEST(Config, AListOfEndsThatWouldTakeLongIsRefused) {
-  nlohmann::ordered_json config = nlohmann::ordered_json::parse(read_text_file(source_path("models/austen-5m/config.json")));
+  Json config = read_json(source_path("models/austen-5m/config.json"));
   config["eos_token_id"] = std::vector<int>(4097, 1);
-  EXPECT_THAT(error_of([&] { parse_config(config.dump(), "config.json"); }),
+  EXPECT_THAT(error_of([&] { parse_config(dump_json(config), "config.json"); }),
               HasSubstr("eos_token_id: found a list of 4097 values, expected at most 4096 of them"));
 }
 
@@ -438,7 +435,7 @@ TEST(QuantizationConfig, RefusesOtherSchemesByName) {
 
 // Numbers of the YaRN cases come from the golden kernel data (an independent float64 implementation).
 void expect_rope_of_case(const std::string& name) {
-  const Json description = load_json(golden_path("kernels.json")).at(name).at("parameters");
+  const Json description = read_json(golden_path("kernels.json")).at(name).at("parameters");
   Json json = tiny();
   json["qk_rope_head_dim"] = description.at("dim");
   json.erase("qk_head_dim");

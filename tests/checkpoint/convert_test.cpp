@@ -10,6 +10,7 @@
 #include "checkpoint/target_folder.h"
 #include "checkpoint/weight_errors.h"
 #include "support/golden.h"
+#include "support/json.h"
 #include "support/released.h"
 
 #include <gmock/gmock.h>
@@ -53,7 +54,7 @@ void convert(const fs::path& source, const ConversionOptions& options, const fs:
   Conversion(source, options).write(target);
 }
 
-ordered_json config_of(const fs::path& folder) { return ordered_json::parse(read_text_file(folder / "config.json")); }
+ordered_json config_of(const fs::path& folder) { return read_json(folder / "config.json"); }
 
 ConversionTarget target_named(const std::string& name) {
   for (const auto target : {ConversionTarget::Fp8, ConversionTarget::Fp4, ConversionTarget::Fp4All})
@@ -113,11 +114,12 @@ std::map<std::string, std::uint32_t> checksums(const Checkpoint& checkpoint, con
 }
 
 TEST(Convert, BytesAreThoseOfTheReference) {
-  const ordered_json cases = ordered_json::parse(read_text_file(golden_path("convert.json")));
+  const ordered_json cases = read_json(golden_path("convert.json"));
   ASSERT_GT(cases.size(), 20u);
   for (const ordered_json& one : cases) {
     const TemporaryFolder folder;
-    SCOPED_TRACE(one["source"].dump() + " " + one["via"].dump() + " " + one["to"].dump() + " " + one["head"].dump());
+    SCOPED_TRACE(dump_json(one["source"]) + " " + dump_json(one["via"]) + " " + dump_json(one["to"]) + " " +
+                 dump_json(one["head"]));
     fs::path source = source_path(one["source"].get<std::string>());
     if (one["via"].is_string()) {
       convert(source, to(target_named(one["via"])), folder / "via");
@@ -168,7 +170,7 @@ TEST(Convert, WhatIsNotAWeightIsCopied) {
   EXPECT_FALSE(fs::is_symlink(folder / "out/README.md"));
   ordered_json before = config_of(bundled()), after = config_of(folder / "out");
   EXPECT_TRUE(after.erase("quantization_config") == 1);
-  EXPECT_EQ(before.dump(), after.dump());
+  EXPECT_EQ(dump_json(before), dump_json(after));
 }
 
 /// A copy of `source` in which element `index` of a tensor is `value`, as stored.
@@ -209,7 +211,7 @@ TEST(Convert, ATensorOfAnyNameIsCopiedAndInTheIndex) {
             copy / "out");
     const Checkpoint after = Checkpoint::open(copy / "out");
     EXPECT_EQ(after.tensors().count(name), 1u) << name;
-    EXPECT_EQ(ordered_json::parse(read_text_file(copy / "out/model.safetensors.index.json"))["weight_map"].count(name), 1u);
+    EXPECT_EQ(read_json(copy / "out/model.safetensors.index.json")["weight_map"].count(name), 1u);
   }
 }
 
@@ -393,7 +395,7 @@ TEST(Convert, WhatIsNotDoneAsAskedIsSaid) {
   fs::copy(golden_path("a_tiny_bf16"), folder / "tied");
   ordered_json config = config_of(folder / "tied");
   config["tie_word_embeddings"] = true;
-  write_file(folder / "tied/config.json", config.dump());
+  write_file(folder / "tied/config.json", dump_json(config));
   EXPECT_THAT(Conversion(folder / "tied", to(ConversionTarget::Fp4All)).remarks(),
               Contains(HasSubstr("the head is the embedding")));
   EXPECT_THAT(error_of([&] { Conversion(folder / "tied", to(ConversionTarget::Fp8, HeadFormat::Fp8)); }),

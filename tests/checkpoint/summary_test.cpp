@@ -1,5 +1,6 @@
 #include "checkpoint/summary.h"
 
+#include "base/json.h"
 #include "support/golden.h"
 #include "support/released.h"
 
@@ -128,9 +129,9 @@ TEST(Summary, PartsAddUpAndTypesToo) {
 TEST(Summary, ATiedHeadCountsOnceAndIsReadForEveryToken) {
   auto json = synthetic_config(whole(LingModel::Tiny30, SyntheticFormat::Bf16));
   const std::vector<TensorHeader> tensors = synthetic_tensors(whole(LingModel::Tiny30, SyntheticFormat::Bf16));
-  const ModelSummary untied = summarize(parse_config(json.dump(), "config.json"), tensors);
+  const ModelSummary untied = summarize(parse_config(dump_json(json), "config.json"), tensors);
   json["tie_word_embeddings"] = true;
-  const ModelSummary tied = summarize(parse_config(json.dump(), "config.json"), tensors);
+  const ModelSummary tied = summarize(parse_config(dump_json(json), "config.json"), tensors);
   EXPECT_EQ(tied.parameters, 7893392800 - 241434624);
   EXPECT_EQ(tied.active_parameters, untied.active_parameters);
   EXPECT_EQ(tied.bytes_per_token, untied.bytes_per_token);

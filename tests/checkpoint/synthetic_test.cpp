@@ -6,6 +6,7 @@
 #include "checkpoint/summary.h"
 #include "checkpoint/synthetic_weights.h"
 #include "support/golden.h"
+#include "support/json.h"
 #include "tensor/element.h"
 
 #include <gmock/gmock.h>
@@ -36,7 +37,7 @@ constexpr SyntheticFormat kFormats[] = {SyntheticFormat::Bf16, SyntheticFormat::
                                         SyntheticFormat::Fp4};
 
 /// A network of 5.8 M parameters with an MTP layer.
-ordered_json small_config() { return ordered_json::parse(read_text_file(source_path("models/austen-5m/config.json"))); }
+ordered_json small_config() { return read_json(source_path("models/austen-5m/config.json")); }
 
 SyntheticOptions in_format(SyntheticFormat format, int num_threads = 1) {
   SyntheticOptions options;
@@ -100,7 +101,7 @@ TEST(Synthetic, ConfigHasTheKeysOfThePublishedOnes) {
                                        "modules_to_not_convert"};
   for (const auto& [name, format] : variants) {
     SCOPED_TRACE(name);
-    ordered_json golden = ordered_json::parse(read_text_file(golden_path(name) / "config.json"));
+    ordered_json golden = read_json(golden_path(name) / "config.json");
     ordered_json ours = synthetic_config(in_format(format));
     for (ordered_json* json : {&golden, &ours}) {
       for (const std::string& key : sized) {
@@ -108,7 +109,7 @@ TEST(Synthetic, ConfigHasTheKeysOfThePublishedOnes) {
         json->at("quantization_config").erase(key);
       }
     }
-    EXPECT_EQ(nlohmann::json(ours), nlohmann::json(golden));
+    EXPECT_EQ(with_sorted_keys(ours), with_sorted_keys(golden));
   }
 }
 
@@ -271,7 +272,7 @@ TEST(Synthetic, TemplateIsTheBundledModels) {
 /// Values of a tensor of a 3.0-tiny slice with 4 layers, as drawn for BF16.
 class Drawn {
  public:
-  Drawn() : config_(parse_config(synthetic_config(slice()).dump(), "config.json")), specs_(list_tensors(config_)) {}
+  Drawn() : config_(parse_config(dump_json(synthetic_config(slice())), "config.json")), specs_(list_tensors(config_)) {}
 
   std::vector<float> values(const std::string& name) const {
     const TensorSpec& spec = *std::find_if(specs_.begin(), specs_.end(), [&](const TensorSpec& s) { return s.name == name; });

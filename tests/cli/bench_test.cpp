@@ -14,7 +14,6 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::IsEmpty;
-using Json = nlohmann::ordered_json;
 
 Arguments bench_with(const Arguments& more) {
   Arguments arguments = {"bench", "-p", "20", "-n", "3", "--depth", "0,70", "--batch", "1,4", "--rounds", "1"};

@@ -13,7 +13,6 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
-using Json = nlohmann::ordered_json;
 
 /// A chat with its own history file that ends each answer in the same way on every machine.
 class ChatTest : public testing::Test {
@@ -124,7 +123,7 @@ TEST_F(ChatTest, SavedChatGoesOnWhereItWas) {
   say(chat, "What is my name?");
   EXPECT_THAT(leave(chat), HasSubstr("Your name is Clara."));
 
-  const Json saved = Json::parse(read_text_file(file));
+  const Json saved = read_json(file);
   EXPECT_EQ(saved["messages"].size(), 2U);
   EXPECT_EQ(saved["think"], false);
   EXPECT_GT(saved["token_ids"].size(), 10U);
@@ -193,7 +192,7 @@ TEST_F(ChatTest, LinesThatGoOnAreOneMessage) {
   say(chat, "four\"\"\"", "... ");
   say(chat, "/save " + file);
   chat.expect("saved");
-  const Json messages = Json::parse(read_text_file(file))["messages"];
+  const Json messages = read_json(file)["messages"];
   EXPECT_EQ(messages.at(0)["content"], "one\ntwo");
   EXPECT_EQ(messages.at(2)["content"], "three\n\nfour");
 }

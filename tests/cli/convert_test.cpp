@@ -15,7 +15,6 @@ namespace fs = std::filesystem;
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::IsEmpty;
-using Json = nlohmann::ordered_json;
 
 constexpr const char* kText = "It is a truth universally acknowledged, that a single man must be in want of a wife.\n";
 

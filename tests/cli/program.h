@@ -2,6 +2,7 @@
 // Runs the program `calandra` as a person or a script does: with pipes, or at a terminal of its own.
 
 #include "support/golden.h"
+#include "support/json.h"
 
 #include <nlohmann/json.hpp>
 
@@ -25,7 +26,7 @@ struct Outcome {
   std::string out;
   std::string err;
 
-  nlohmann::ordered_json json() const { return nlohmann::ordered_json::parse(out); }
+  Json json() const { return json_of(out); }
 };
 
 /// Runs the program to its end, with pipes. A run of more than a minute fails the test and is killed.

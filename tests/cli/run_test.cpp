@@ -19,7 +19,6 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Le;
 using testing::Not;
-using Json = nlohmann::ordered_json;
 
 const Arguments kGreedy = {"run", "--temp", "0", "--activations", "fp32", "--threads", "1"};
 
@@ -30,7 +29,7 @@ Arguments greedy(const Arguments& more) {
 }
 
 /// Greedy texts that another implementation made, in float64.
-Json reference() { return Json::parse(read_text_file(kBundledModel + "/reference.json")); }
+Json reference() { return read_json(kBundledModel + "/reference.json"); }
 
 Json reference_case(const std::string& name) {
   const Json all = reference();
@@ -231,11 +230,11 @@ class TwoByteModel {
  public:
   TwoByteModel(std::string_view one, std::string_view other) {
     std::filesystem::copy(kBundledModel, folder_.path(), std::filesystem::copy_options::recursive);
-    const Json vocabulary = Json::parse(read_text_file((folder_ / "tokenizer.json").string()))["model"]["vocab"];
+    const Json vocabulary = read_json(folder_ / "tokenizer.json")["model"]["vocab"];
     std::string file = read_text_file(kBundledModel + "/model.safetensors");
     std::uint64_t header_bytes = 0;
     std::memcpy(&header_bytes, file.data(), sizeof header_bytes);
-    const Json head = Json::parse(file.substr(8, header_bytes))["lm_head.weight"];
+    const Json head = json_of(file.substr(8, header_bytes))["lm_head.weight"];
     const auto first = 8 + header_bytes + head["data_offsets"][0].get<std::size_t>();
     const auto end = 8 + header_bytes + head["data_offsets"][1].get<std::size_t>();
     const std::size_t row_bytes = (end - first) / head["shape"][0].get<std::size_t>();

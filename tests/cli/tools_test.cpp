@@ -15,7 +15,6 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::IsEmpty;
-using Json = nlohmann::ordered_json;
 
 // 572,120,680,768 parameters and 573,753,281,152 bytes are the published figures of Ling-3.1-flash in FP8.
 TEST(Inspect, HeadersOfTheLargestModelGiveItsPublishedSize) {
@@ -48,7 +47,7 @@ TEST(Inspect, EveryModelOfTheTestsIsReadAsTextAndJson) {
     EXPECT_EQ(text.code, 0) << model << text.err;
     EXPECT_THAT(text.out, HasSubstr("BailingMoeV3ForCausalLM"));
     const Json json = run_program({"inspect", model, "--json"}).json();
-    const Json config = Json::parse(read_text_file(std::filesystem::path(model) / "config.json"));
+    const Json config = read_json(std::filesystem::path(model) / "config.json");
     EXPECT_EQ(json["config"]["hidden"], config["hidden_size"]) << model;
     EXPECT_EQ(json["config"]["layer_kinds"].size(), config["num_hidden_layers"].get<std::size_t>()) << model;
     std::int64_t sum = 0;

@@ -4,6 +4,7 @@
 
 #include "engine/perplexity.h"
 #include "support/golden.h"
+#include "support/json.h"
 #include "text/detokenizer.h"
 
 #include <gmock/gmock.h>
@@ -11,7 +12,6 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <fstream>
 #include <stdexcept>
 
 namespace calandra {
@@ -32,7 +32,7 @@ class GenerateTest : public testing::Test {
   }
   /// The id of a token by its text in tokenizer.json.
   static std::int32_t id_of(std::string_view mark) {
-    const auto file = nlohmann::json::parse(std::ifstream(source_path("models/austen-5m/tokenizer.json")));
+    const auto file = read_json(source_path("models/austen-5m/tokenizer.json"));
     for (const auto& token : file["added_tokens"]) {
       if (token["content"] == mark) return token["id"].get<std::int32_t>();
     }
@@ -43,9 +43,9 @@ class GenerateTest : public testing::Test {
 TEST_F(GenerateTest, TheEndOfARoleStopsWhateverTheConfigsList) {
   const TemporaryFolder folder;
   std::filesystem::copy(source_path("models/austen-5m"), folder.path(), std::filesystem::copy_options::recursive);
-  auto config = nlohmann::json::parse(std::ifstream(folder / "config.json"));
+  auto config = read_json(folder / "config.json");
   config["eos_token_id"] = 11;
-  write_file(folder / "config.json", config.dump());
+  write_file(folder / "config.json", dump_json(config));
   write_file(folder / "generation_config.json", R"({"eos_token_id": [7, 9]})");
   const Model other(folder.path().string(), {});
   EXPECT_THAT(stop_ids_of(other), UnorderedElementsAre(7, 9, 11, id_of("<|role_end|>"), id_of("<|endoftext|>")));

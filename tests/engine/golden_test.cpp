@@ -3,12 +3,12 @@
 #include "support/golden.h"
 #include "engine/session.h"
 #include "engine/trace.h"
+#include "support/json.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <fstream>
 #include <map>
 #include <set>
 
@@ -17,9 +17,7 @@ namespace {
 
 constexpr double kFp32Limit = 1e-5;  // relative rms of hidden states, logits, states, caches, MTP rows
 
-nlohmann::json golden_info(const std::string& name) {
-  return nlohmann::json::parse(std::ifstream(golden_path(name) / "golden.json"));
-}
+Json golden_info(const std::string& name) { return read_json(golden_path(name) / "golden.json"); }
 
 /// A variant fed with `ids`; `asked` has the rest.
 Trace trace_variant(const std::string& name, Activations activations, std::span<const std::int64_t> ids, TraceOptions asked) {
@@ -94,7 +92,7 @@ TEST_P(Golden, Fp32EqualsTheReferenceInEveryTensor) {
 }
 
 /// What is missing in "591/600": 9.
-double missing(const nlohmann::json& levels, const char* key) {
+double missing(const Json& levels, const char* key) {
   const std::string text = levels.at(key).get<std::string>();
   return std::stod(text.substr(text.find('/') + 1)) - std::stod(text);
 }
@@ -127,8 +125,7 @@ void expect_no_worse(const std::string& name, Activations activations, const cha
   asked.splits = {info.at("snapshot_position").get<std::int64_t>(), length};
   const Trace trace = trace_variant(name, activations, ids, asked);
 
-  const auto expect = [&](const std::string& tensor, const std::string& golden_name, std::int64_t first,
-                          const nlohmann::json& limit) {
+  const auto expect = [&](const std::string& tensor, const std::string& golden_name, std::int64_t first, const Json& limit) {
     const auto expected = golden.floats(golden_name);
     const auto actual = rows_of(trace.tensors.at(tensor), first, golden.shape(golden_name)[0]);
     expect_close(actual, expected, room * limit.get<double>(), name + " " + golden_name);

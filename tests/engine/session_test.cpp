@@ -5,11 +5,11 @@
 #include "engine/perplexity.h"
 #include "engine/sampler.h"
 #include "support/golden.h"
+#include "support/json.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include <fstream>
 #include <random>
 
 namespace calandra {
@@ -141,7 +141,7 @@ TEST_F(SessionTest, ABadTokenLeavesTheSessionUsable) {
 }
 
 TEST(BundledModel, GreedyTokensEqualTheReference) {
-  const auto reference = nlohmann::json::parse(std::ifstream(source_path("models/austen-5m/reference.json")));
+  const auto reference = read_json(source_path("models/austen-5m/reference.json"));
   Model model(bundled(), {.activations = Activations::Fp32});
   for (const auto& text : reference.at("cases")) {
     Session session(model, 2048);
@@ -159,7 +159,7 @@ TEST(BundledModel, GreedyTokensEqualTheReference) {
 }
 
 TEST(BundledModel, FirstLogitsEqualTheReference) {
-  const auto reference = nlohmann::json::parse(std::ifstream(source_path("models/austen-5m/reference.json")));
+  const auto reference = read_json(source_path("models/austen-5m/reference.json"));
   Model model(bundled(), {.activations = Activations::Fp32});
   for (const auto& text : reference.at("cases")) {
     Session session(model, 2048);

@@ -3,6 +3,7 @@
 #include "cases.h"
 #include "implementations.h"
 #include "support/golden.h"
+#include "support/json.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -40,7 +41,7 @@ std::vector<std::int32_t> first_ids(int count) {
 
 TEST(RouterGolden, EveryCase) {
   const GoldenTensors golden = GoldenTensors::load(golden_path("kernels.safetensors"));
-  const auto cases = nlohmann::json::parse(read_text_file(golden_path("kernels.json")));
+  const auto cases = read_json(golden_path("kernels.json"));
   int found = 0;
   for (const auto& [name, info] : cases.items()) {
     if (info["kernel"] != "route") continue;

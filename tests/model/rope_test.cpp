@@ -3,16 +3,15 @@
 #include "checkpoint/config.h"
 #include "kernels/kernels.h"
 #include "support/golden.h"
+#include "support/json.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include <fstream>
-
 namespace calandra {
 namespace {
 
-RopeParameters parameters_of(const nlohmann::json& given) {
+RopeParameters parameters_of(const Json& given) {
   Config config;
   config.rope_dim = given.at("dim").get<std::int64_t>();
   config.rope_theta = given.at("theta").get<double>();
@@ -29,7 +28,7 @@ RopeParameters parameters_of(const nlohmann::json& given) {
 }
 
 TEST(Rope, EveryGoldenPositionOnEveryInstructionSet) {
-  const auto info = nlohmann::json::parse(std::ifstream(golden_path("kernels.json")));
+  const auto info = read_json(golden_path("kernels.json"));
   const auto golden = GoldenTensors::load(golden_path("kernels.safetensors"));
   for (const char* name : {"rope_pairs", "rope_yarn_2x", "rope_yarn_small", "rope_yarn_mscale"}) {
     const RopeParameters rope = parameters_of(info.at(name).at("parameters"));

@@ -2,6 +2,7 @@
 
 #include "plan/cost.h"
 
+#include "base/json.h"
 #include "support/golden.h"
 #include "support/released.h"
 
@@ -119,7 +120,7 @@ TEST(Cost, APromptCutInTwoDoesTheSameOperationsAndReadsWeightsAndStateTwice) {
 TEST(Cost, ATiedTableIsReadAsTheHead) {
   auto json = synthetic_config(whole(LingModel::Tiny30, SyntheticFormat::Bf16));
   json["tie_word_embeddings"] = true;
-  const Config config = parse_config(json.dump(), "config.json");
+  const Config config = parse_config(dump_json(json), "config.json");
   const ModelSummary summary = summarize(config, synthetic_tensors(whole(LingModel::Tiny30, SyntheticFormat::Bf16)));
   const CostModel tied(config, summary, memory_layout(config, CacheType::BF16, false));
   EXPECT_EQ(decode(tied).bytes(), decode(cost_model(whole(LingModel::Tiny30, SyntheticFormat::Bf16))).bytes());

@@ -1,4 +1,5 @@
-// Includes go down the floors of docs/architecture.md, and its table, CMakeLists.txt and the folders of src agree.
+// Includes go down the floors of docs/architecture.md, and its table, CMakeLists.txt and the folders of src agree. What
+// compiles slowly is compiled once.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -141,6 +142,39 @@ TEST(Floors, TableAndBuildAndFoldersNameTheSameRooms) {
   EXPECT_EQ(cmake.size(), docs.size());
 }
 
+/// Lines that call nlohmann's parser or printer, which are templates that take seconds to compile wherever they are called.
+std::vector<std::string> json_calls(const std::string& file, const std::string& text) {
+  std::vector<std::string> lines;
+  static const std::regex call(R"([jJ]son::(parse|accept|sax_parse)\(|\.dump\()");
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) {
+    if (std::regex_search(line, call)) lines.push_back(file + ": " + line);
+  }
+  return lines;
+}
+
+TEST(BuildTime, JsonIsParsedAndPrintedInOnePlace) {
+  std::vector<std::string> found;
+  int in_base = 0;
+  for (const char* folder : {"src", "tests", "fuzz"}) {
+    for (const auto& entry : fs::recursive_directory_iterator(kSource / folder)) {
+      const auto extension = entry.path().extension();
+      if (extension != ".h" && extension != ".cpp") continue;
+      const std::string file = entry.path().lexically_relative(kSource);
+      if (file == "tests/structure/floors_test.cpp") continue;
+      for (auto& line : json_calls(file, read(entry.path()))) {
+        if (file == "src/base/json.cpp") {
+          ++in_base;
+        } else {
+          found.push_back(line);
+        }
+      }
+    }
+  }
+  EXPECT_THAT(found, IsEmpty()) << "base/json.h has parse_json and dump_json";
+  EXPECT_GE(in_base, 4);
+}
+
 // The checker itself, on planted examples.
 
 TEST(FloorsChecker, FindsAnUpwardIncludeAndASidewaysOneAndAMissingRoom) {
@@ -158,6 +192,12 @@ TEST(FloorsChecker, FindsAnUpwardIncludeAndASidewaysOneAndAMissingRoom) {
               testing::ElementsAre("kernels/a.cpp (kernels) includes text"));
   EXPECT_THAT(violations(rooms, "base", "base/a.cpp", "  #  include <kernels/kernels.h>\n"), testing::SizeIs(1));
   EXPECT_THAT(violations(rooms, "text", "text/a.cpp", "#include \"a.h\"\n"), testing::ElementsAre(HasSubstr("lacks its room")));
+}
+
+TEST(BuildTimeChecker, FindsCallsOfTheJsonLibrary) {
+  EXPECT_THAT(json_calls("a.cpp", "auto a = nlohmann::json::parse(text);\nJson::accept(text);\nx = object[\"key\"].dump(2);\n"),
+              testing::SizeIs(3));
+  EXPECT_THAT(json_calls("a.cpp", "Tokenizer::parse(text); parse_json(text, x); dump_json(x); write(dump());"), IsEmpty());
 }
 
 TEST(FloorsChecker, ReadsTheBuildFile) {

@@ -1,6 +1,7 @@
 #pragma once
 // The released models as their headers tell them: config and stored tensors, without a byte of weights.
 
+#include "base/json.h"
 #include "checkpoint/summary.h"
 #include "checkpoint/synthetic.h"
 
@@ -15,7 +16,9 @@ inline SyntheticOptions whole(LingModel model, SyntheticFormat format) {
   return options;
 }
 
-inline Config config_of(const SyntheticOptions& options) { return parse_config(synthetic_config(options).dump(), "config.json"); }
+inline Config config_of(const SyntheticOptions& options) {
+  return parse_config(dump_json(synthetic_config(options)), "config.json");
+}
 
 inline ModelSummary summary_of(const SyntheticOptions& options) {
   return summarize(config_of(options), synthetic_tensors(options));

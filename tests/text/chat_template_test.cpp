@@ -10,13 +10,12 @@
 #include <fstream>
 
 #include "base/error.h"
-#include "base/mapped_file.h"
 #include "support/golden.h"
+#include "support/json.h"
 
 namespace calandra {
 namespace {
 
-using Json = nlohmann::ordered_json;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::StartsWith;
@@ -102,8 +101,8 @@ TEST(ChatTemplate, RendersCallsAndResultsOfTheSpecification) {
 
 TEST(ChatTemplate, ToolsStandInTheHeaderAsJsonWithKeysInOrder) {
   ChatRequest chat = request({system_message("Help."), user("Hi")});
-  chat.tools = Json::parse(
-      R"([{"type": "function", "function": {"name": "f", "description": "é <b>", "parameters": {"z": 1, "a": 1.0}}}])");
+  chat.tools =
+      json_of(R"([{"type": "function", "function": {"name": "f", "description": "é <b>", "parameters": {"z": 1, "a": 1.0}}}])");
   for (const ChatTemplate& format : ling_templates()) {
     const std::string text = format.render(chat).text;
     EXPECT_THAT(
@@ -118,9 +117,9 @@ TEST(ChatTemplate, ToolsStandInTheHeaderAsJsonWithKeysInOrder) {
 // The conversations stored with python3-jinja2's rendering of the bundled template.
 TEST(ChatTemplate, BuiltInFormatIsPythonsRenderingOfTheShippedTemplate) {
   int compared = 0;
-  for (const Json& test : Json::parse(std::ifstream(CALANDRA_SOURCE_DIR "/tests/data/chat/jinja_cases.json"))) {
+  for (const Json& test : read_json(CALANDRA_SOURCE_DIR "/tests/data/chat/jinja_cases.json")) {
     if (test["template"] != "@bundled") continue;
-    EXPECT_EQ(render_ling(test["context"]), test["output"]) << test["context"].dump();
+    EXPECT_EQ(render_ling(test["context"]), test["output"]) << dump_json(test["context"]);
     ++compared;
   }
   EXPECT_EQ(compared, 60);
@@ -230,7 +229,7 @@ TEST(ChatTemplate, ToolsAndDocumentsAreNoneWhereThereAreNoneAndAbsentContentStay
 
 TEST(ChatTemplate, LargeIntegersOfASchemaAreShownAsTheyWereWritten) {
   ChatRequest chat = request({user("Hi")});
-  chat.tools = Json::parse(R"([{"function": {"name": "f", "parameters": {"maximum": 18446744073709551615, "minimum": -5}}}])");
+  chat.tools = json_of(R"([{"function": {"name": "f", "parameters": {"maximum": 18446744073709551615, "minimum": -5}}}])");
   for (const ChatTemplate& format : ling_templates())
     EXPECT_THAT(format.render(chat).text, HasSubstr(R"({"maximum": 18446744073709551615, "minimum": -5})"));
 }
@@ -281,8 +280,8 @@ TEST(ChatTemplate, OutputFormatComesFromTheTemplate) {
 // What a model answers goes back into its next prompt as it was.
 TEST(ChatTemplate, ParsedAnswersRenderToTheSameText) {
   const ChatTemplate format = ChatTemplate::load(kModel);
-  const Json tools = Json::parse(
-      R"([{"type": "function", "function": {"name": "f", "parameters": {"properties": {"s": {"type": "string"}}}}}])");
+  const Json tools =
+      json_of(R"([{"type": "function", "function": {"name": "f", "parameters": {"properties": {"s": {"type": "string"}}}}}])");
   for (const std::string answer :
        {"hm</think>Yes", "hm</think>Let me check\n<tool_call>f<arg_key>s</arg_key>\n<arg_value>1</arg_value>\n</tool_call>",
         "hm</think><tool_call>f<arg_key>n</arg_key>\n<arg_value>[1, 2]</arg_value>\n</tool_call>\n<tool_call>g\n</tool_call>"}) {
@@ -295,6 +294,26 @@ TEST(ChatTemplate, ParsedAnswersRenderToTheSameText) {
     chat.messages.push_back(message);
     chat.add_generation_prompt = false;
     EXPECT_EQ(format.render(chat).text, prompt.text + answer + "<|role_end|>");
+  }
+}
+
+TEST(ChatTemplate, DeepRequestsAreRefused) {
+  for (const ChatTemplate& format : {ChatTemplate::built_in(), ChatTemplate::from_source("{{ messages }}{{ x }}", "t")}) {
+    const auto render = [&](const ChatRequest& request) { return error_of([&] { format.render(request); }); };
+    ChatRequest deep_messages, deep_tools, deep_kwargs, deep_text, deep_arguments;
+    deep_messages.messages = nested_arrays(200'000);
+    deep_tools.tools = nested_arrays(200'000);
+    deep_kwargs.template_kwargs["x"] = nested_arrays(200'000);
+    EXPECT_THAT(render(deep_messages), StartsWith("messages: nested deeper"));
+    EXPECT_THAT(render(deep_tools), StartsWith("tools: nested deeper"));
+    EXPECT_THAT(render(deep_kwargs), StartsWith("chat_template_kwargs: nested deeper"));
+    Json call = {{"function", {{"name", "f"}, {"arguments", brackets(200'000)}}}};
+    deep_text.messages = Json::array({{{"role", "assistant"}, {"content", "x"}, {"tool_calls", Json::array({call})}}});
+    EXPECT_THAT(render(deep_text), StartsWith("messages[0].tool_calls[0].arguments: nested deeper"));
+    // As deep as is allowed by itself, but not inside of a request: an error, too.
+    call["function"]["arguments"] = "{\"a\": " + brackets(499) + "}";
+    deep_arguments.messages = Json::array({{{"role", "assistant"}, {"content", "x"}, {"tool_calls", Json::array({call})}}});
+    render(deep_arguments);
   }
 }
 

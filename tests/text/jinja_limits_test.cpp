@@ -10,13 +10,13 @@
 #include <string>
 
 #include "base/error.h"
+#include "support/json.h"
 #include "text/jinja.h"
 #include "text/jinja_value.h"
 
 namespace calandra {
 namespace {
 
-using Json = nlohmann::ordered_json;
 using testing::HasSubstr;
 
 std::string limit_error(const std::string& source, const Json& context = Json::object(), const JinjaOptions& options = {}) {
@@ -136,7 +136,7 @@ TEST(Jinja, ContextThatIsNestedTooDeepIsRefused) {
 
 TEST(Jinja, IntegersBeyond64BitsKeepTheirDigits) {
   const auto render = [](const char* source, const char* context) {
-    return JinjaTemplate::parse(source, "t").render(Json::parse(context));
+    return JinjaTemplate::parse(source, "t").render(json_of(context));
   };
   EXPECT_EQ(render("{{ x }} {{ x | tojson }} {{ x is integer }} {{ x == 18446744073709551615 }} {{ x > 9223372036854775807 }} "
                    "{{ -5 < x }} {{ {x: 1}[18446744073709551615] }} {{ x is float }} {{ x | int }}",

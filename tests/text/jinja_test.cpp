@@ -7,17 +7,16 @@
 #include <rapidcheck.h>
 
 #include <algorithm>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/mapped_file.h"
 #include "support/golden.h"
+#include "support/json.h"
 
 namespace calandra {
 namespace {
 
-using Json = nlohmann::ordered_json;
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::StartsWith;
@@ -44,7 +43,7 @@ std::string render_error(const std::string& source, const Json& context = Json::
 }
 
 TEST(Jinja, RendersWhatPythonRenders) {
-  const Json cases = Json::parse(std::ifstream(CALANDRA_SOURCE_DIR "/tests/data/chat/jinja_cases.json"));
+  const Json cases = read_json(CALANDRA_SOURCE_DIR "/tests/data/chat/jinja_cases.json");
   const std::string bundled = read_text_file(CALANDRA_SOURCE_DIR "/models/austen-5m/chat_template.jinja");
   ASSERT_GT(cases.size(), 700u);
   for (const Json& test : cases) {
@@ -196,8 +195,8 @@ TEST(Jinja, TojsonIsReadBackAsTheSameData) {
       data[ascii] = {value.first, value.second, ascii, nullptr, true, {{"k", Json::array()}}};
     }
     const Json context = {{"data", data}};
-    RC_ASSERT(Json::parse(render("{{ data | tojson }}", context)) == data);
-    RC_ASSERT(Json::parse(render("{{ data | tojson(indent=3) }}", context)) == data);
+    RC_ASSERT(json_of(render("{{ data | tojson }}", context)) == data);
+    RC_ASSERT(json_of(render("{{ data | tojson(indent=3) }}", context)) == data);
   }));
 }
 

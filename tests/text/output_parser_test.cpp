@@ -7,17 +7,17 @@
 #include <rapidcheck.h>
 
 #include <ctime>
-#include <fstream>
 #include <nlohmann/json.hpp>
+
+#include "support/json.h"
 
 namespace calandra {
 namespace {
 
-using Json = nlohmann::ordered_json;
 using Kind = OutputEvent::Kind;
 
 const Json& stored() {
-  static const Json data = Json::parse(std::ifstream(CALANDRA_SOURCE_DIR "/tests/data/chat/output_cases.json"));
+  static const Json data = read_json(CALANDRA_SOURCE_DIR "/tests/data/chat/output_cases.json");
   return data;
 }
 
@@ -52,14 +52,14 @@ TEST(OutputParser, WholeTextsMeanWhatAnIndependentReaderSays) {
   ASSERT_EQ(stored()["cases"].size(), 600u);
   for (const Json& test : stored()["cases"]) {
     const ParsedOutput output = parse(test["text"].get<std::string>(), start_of(test));
-    SCOPED_TRACE(test.dump());
+    SCOPED_TRACE(dump_json(test));
     EXPECT_EQ(output.reasoning, test["reasoning"]);
     EXPECT_EQ(output.content, test["content"]);
     EXPECT_EQ(output.has_incomplete_call, test["incomplete"]);
     ASSERT_EQ(output.tool_calls.size(), test["calls"].size());
     for (std::size_t i = 0; i < output.tool_calls.size(); ++i) {
       EXPECT_EQ(output.tool_calls[i].name, test["calls"][i]["name"]);
-      EXPECT_EQ(Json::parse(output.tool_calls[i].arguments), test["calls"][i]["arguments"]) << output.tool_calls[i].arguments;
+      EXPECT_EQ(json_of(output.tool_calls[i].arguments), test["calls"][i]["arguments"]) << output.tool_calls[i].arguments;
     }
   }
 }
@@ -73,12 +73,12 @@ TEST(OutputParser, EveryCutOfTheTextGivesTheSameEvents) {
     const std::string_view view = text;
     const auto whole = events_of({view}, start_of(test));
     for (std::size_t cut = 0; cut <= text.size(); ++cut) {
-      ASSERT_EQ(events_of({view.substr(0, cut), view.substr(cut)}, start_of(test)), whole) << cut << " of " << test.dump();
+      ASSERT_EQ(events_of({view.substr(0, cut), view.substr(cut)}, start_of(test)), whole) << cut << " of " << dump_json(test);
     }
     for (std::size_t size = 1; size <= 20; ++size) {
       std::vector<std::string_view> pieces;
       for (std::size_t i = 0; i < text.size(); i += size) pieces.push_back(view.substr(i, size));
-      ASSERT_EQ(events_of(pieces, start_of(test)), whole) << size << " of " << test.dump();
+      ASSERT_EQ(events_of(pieces, start_of(test)), whole) << size << " of " << dump_json(test);
     }
   }
 }
@@ -126,7 +126,7 @@ TEST(OutputParser, AnyMixOfMarkersCutAnywhereGivesTheSameEvents) {
     ParsedOutput output;
     output.add(events);
     for (const ToolCall& call : output.tool_calls) {
-      if (text.find('\x85') == std::string::npos) RC_ASSERT(Json::parse(call.arguments).is_object());
+      if (text.find('\x85') == std::string::npos) RC_ASSERT(json_of(call.arguments).is_object());
     }
   }));
 }

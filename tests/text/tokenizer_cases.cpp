@@ -1,6 +1,5 @@
 #include "text/tokenizer_cases.h"
 
-#include "base/mapped_file.h"
 #include "text/detokenizer.h"
 #include "text/tokenizer.h"
 
@@ -32,10 +31,6 @@ std::string decode_base64(const std::string& encoded) {
 }  // namespace
 
 std::filesystem::path tokenizer_data() { return std::filesystem::path(CALANDRA_SOURCE_DIR) / "tests/data/tokenizer"; }
-
-nlohmann::ordered_json read_json(const std::filesystem::path& path) {
-  return nlohmann::ordered_json::parse(read_text_file(path));
-}
 
 const Tokenizer& bundled_tokenizer() {
   static const Tokenizer tokenizer = Tokenizer::load(CALANDRA_SOURCE_DIR "/models/austen-5m/tokenizer.json");

@@ -1,6 +1,8 @@
 #pragma once
 // Answers of another implementation, as tools/oracles/tokenizer/make.mjs writes them.
 
+#include "support/json.h"
+
 #include <nlohmann/json.hpp>
 
 #include <cstdint>
@@ -14,8 +16,6 @@ class Tokenizer;
 
 /// Folder of the stored cases.
 std::filesystem::path tokenizer_data();
-
-nlohmann::ordered_json read_json(const std::filesystem::path& path);
 
 /// The bytes to encode of one case.
 std::string case_text(const nlohmann::ordered_json& item);

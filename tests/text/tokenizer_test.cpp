@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "support/golden.h"
+#include "support/json.h"
 #include "text/detokenizer.h"
 #include "text/tokenizer_cases.h"
 #include "text/unicode.h"
@@ -17,8 +18,6 @@
 
 namespace calandra {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 const Tokenizer& qwen3_cut() {
   static const Tokenizer tokenizer = Tokenizer::load(tokenizer_data() / "qwen3_cut.json");
@@ -39,13 +38,13 @@ Json changed(const Json& changes) {
   return file;
 }
 
-Tokenizer parse(const Json& file) { return Tokenizer::parse(file.dump(), "tokenizer.json"); }
+Tokenizer parse(const Json& file) { return Tokenizer::parse(dump_json(file), "tokenizer.json"); }
 
 std::string load_error(std::string_view json) {
   return error_of([&] { Tokenizer::parse(json, "tokenizer.json"); });
 }
 
-std::string load_error_of_changed(std::string_view changes) { return load_error(changed(Json::parse(changes)).dump()); }
+std::string load_error_of_changed(std::string_view changes) { return load_error(dump_json(changed(json_of(changes)))); }
 
 std::string bytes_of(const Tokenizer& tokenizer, const std::vector<std::int32_t>& ids) {
   std::string bytes;
@@ -146,7 +145,7 @@ TEST(Tokenizer, ThreadsShareOneTokenizer) {
 }
 
 TEST(Tokenizer, StaysUsableWhenMoved) {
-  Tokenizer first = parse(changed(Json::parse(R"({"model": {"ignore_merges": true}})")));
+  Tokenizer first = parse(changed(json_of(R"({"model": {"ignore_merges": true}})")));
   const auto ids = first.encode("the end <think>");
   const Tokenizer second = std::move(first);
   EXPECT_EQ(second.encode("the end <think>"), ids);
@@ -207,7 +206,7 @@ TEST(TokenizerErrors, PatternsThatMayMeanSomethingElseAreRefusedByName) {
     Json changes;
     changes["normalizer"] = {{"type", "Replace"}, {"content", ""}};
     changes["normalizer"]["pattern"]["Regex"] = pattern;
-    const std::string found = load_error_of_changed(changes.dump());
+    const std::string found = load_error_of_changed(dump_json(changes));
     EXPECT_THAT(found, testing::StartsWith("tokenizer.json: normalizer.pattern.Regex: regular expression \""));
     EXPECT_THAT(found, testing::HasSubstr(error));
   }
@@ -233,20 +232,20 @@ TEST(TokenizerErrors, WrongTypesAndValuesAreNamed) {
       {R"({"added_tokens": [{"id": 3000}]})", "added_tokens[0].content: missing"},
       {R"({"normalizer": {"type": "Replace", "content": "", "pattern": {"String": ""}}})", "pattern.String: found nothing"},
   });
-  std::string twice = changed({}).dump();
+  std::string twice = dump_json(changed({}));
   twice.replace(twice.find("\"vocab\":{"), 9, "\"vocab\":{\"a\":64,");
   EXPECT_THAT(load_error(twice), testing::HasSubstr("model.vocab: token \"a\" is there twice"));
 }
 
 TEST(TokenizerErrors, EveryCutOfAFileIsRefused) {
-  const std::string json = changed({}).dump();
+  const std::string json = dump_json(changed({}));
   for (std::size_t size = 0; size < json.size(); size += 997) {
     EXPECT_THAT(load_error(std::string_view(json).substr(0, size)), testing::StartsWith("tokenizer.json: ")) << size;
   }
 }
 
 TEST(TokenizerErrors, APatternThatGivesUpIsAnErrorAndNoWrongAnswer) {
-  const Tokenizer tokenizer = parse(changed(Json::parse(R"({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [
+  const Tokenizer tokenizer = parse(changed(json_of(R"({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [
       {"type": "Split", "pattern": {"Regex": "(a+)+[bc]"}, "behavior": "Isolated"},
       {"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}]}})")));
   EXPECT_EQ(tokenizer.encode("aab").size(), 2u);
