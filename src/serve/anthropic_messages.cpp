@@ -1,25 +1,25 @@
 #include "serve/anthropic_messages.h"
 
-#include <fmt/format.h>
-
-#include <algorithm>
-#include <functional>
-#include <memory>
-#include <nlohmann/json.hpp>
-#include <optional>
-#include <set>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
-
+#include "base/json.h"
 #include "checkpoint/config.h"
 #include "serve/answer_stream.h"
 #include "serve/api_error.h"
 #include "serve/chat_request.h"
 #include "serve/json_body.h"
 #include "serve/request_fields.h"
-#include "text/json_text.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 namespace calandra {
 namespace {

@@ -1,15 +1,13 @@
 #include "serve/json_body.h"
 
+#include "base/json.h"
 #include "serve/api_error.h"
-#include "text/json_text.h"
 
 #include <nlohmann/json.hpp>
 
 #include <chrono>
 
 namespace calandra {
-
-using Json = nlohmann::ordered_json;
 
 Json parse_body(const HttpRequest& request) {
   Json body;
@@ -24,7 +22,7 @@ Json parse_body(const HttpRequest& request) {
   return body;
 }
 
-std::string json_text(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+std::string json_text(const Json& json) { return dump_json(json); }
 
 HttpResponse json_response(int status, const Json& json) {
   return {.status = status, .headers = {{"Content-Type", "application/json"}}, .body = json_text(json)};

@@ -2,6 +2,10 @@
 // What an operator watches, in Prometheus' text format 0.0.4 (docs/serving.md lists the names). Distributions are counted here as
 // steps and answers come; what the engine counts itself is asked for when a page is read, so that an idle engine shows no old numbers.
 
+#include "engine/engine.h"
+#include "serve/answer_service.h"
+#include "serve/http_message.h"
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -10,10 +14,6 @@
 #include <string>
 #include <utility>
 #include <vector>
-
-#include "engine/engine.h"
-#include "serve/answer_service.h"
-#include "serve/http_message.h"
 
 namespace calandra {
 

@@ -1,17 +1,5 @@
 #include "serve/openai_responses.h"
 
-#include <fmt/format.h>
-
-#include <functional>
-#include <memory>
-#include <nlohmann/json.hpp>
-#include <optional>
-#include <set>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
-
 #include "checkpoint/config.h"
 #include "checkpoint/key_reader.h"
 #include "serve/answer_stream.h"
@@ -20,6 +8,18 @@
 #include "serve/json_body.h"
 #include "serve/openai_shapes.h"
 #include "serve/request_fields.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 namespace calandra {
 namespace {

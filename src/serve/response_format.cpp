@@ -11,9 +11,9 @@
 namespace calandra {
 namespace {
 
-using Kind = GrammarCache::Kind;
+using GrammarKind = GrammarCache::Kind;
 
-std::shared_ptr<const Grammar> compile(const ServedModel& model, Kind kind, const std::string& text, const std::string& field) {
+std::shared_ptr<const Grammar> compile(const ServedModel& model, GrammarKind kind, const std::string& text, const std::string& field) {
   if (model.grammars == nullptr) refuse_field(field, "this server does not constrain output");
   try {
     return model.grammars->find_or_compile(kind, text, field);
@@ -27,7 +27,7 @@ std::shared_ptr<const Grammar> read_schema(RequestFields& holder, const ServedMo
   holder.ignore({"name", "description", "strict"});
   const RequestFields::Json* schema = holder.find("schema");
   if (schema == nullptr) holder.refuse("schema", "a JSON Schema");
-  return compile(model, Kind::JsonSchema, json_text(*schema), holder.path_of("schema"));
+  return compile(model, GrammarKind::JsonSchema, json_text(*schema), holder.path_of("schema"));
 }
 
 }  // namespace
@@ -35,7 +35,7 @@ std::shared_ptr<const Grammar> read_schema(RequestFields& holder, const ServedMo
 std::shared_ptr<const Grammar> read_text_format(RequestFields& format, const ServedModel& model) {
   const std::string type = format.word("type", {"text", "json_object", "json_schema"}).value_or("text");
   std::shared_ptr<const Grammar> grammar;
-  if (type == "json_object") grammar = compile(model, Kind::JsonObject, "", format.path_of("type"));
+  if (type == "json_object") grammar = compile(model, GrammarKind::JsonObject, "", format.path_of("type"));
   if (type == "json_schema") grammar = read_schema(format, model);
   format.finish();
   return grammar;
@@ -45,7 +45,7 @@ std::shared_ptr<const Grammar> read_response_format(RequestFields& fields, const
   std::shared_ptr<const Grammar> grammar;
   if (std::optional<RequestFields> format = fields.fields("response_format")) {
     const std::string type = format->word("type", {"text", "json_object", "json_schema"}).value_or("text");
-    if (type == "json_object") grammar = compile(model, Kind::JsonObject, "", "response_format");
+    if (type == "json_object") grammar = compile(model, GrammarKind::JsonObject, "", "response_format");
     if (type == "json_schema") {
       std::optional<RequestFields> holder = format->fields("json_schema");
       if (!holder) format->refuse("json_schema", "an object with a \"schema\"");
@@ -56,7 +56,7 @@ std::shared_ptr<const Grammar> read_response_format(RequestFields& fields, const
   }
   if (const std::optional<std::string> text = fields.text("grammar")) {
     if (grammar) fields.refuse("grammar", "none beside a response_format");
-    grammar = compile(model, Kind::Ebnf, *text, fields.path_of("grammar"));
+    grammar = compile(model, GrammarKind::Ebnf, *text, fields.path_of("grammar"));
   }
   return grammar;
 }

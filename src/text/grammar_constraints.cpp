@@ -1,6 +1,7 @@
 #include "text/grammar_constraints.h"
 
 #include "base/error.h"
+#include "base/json.h"
 
 #include <algorithm>
 #include <array>
@@ -243,7 +244,7 @@ void SchemaReader::read_types(const Json& schema, Alternative& alternative) {
                                                                               {"object", kObject},
                                                                               {"array", kArray}}};
     const auto* const known = std::ranges::find_if(kNames, [&](const auto& of) { return name == of.first; });
-    if (known == kNames.end()) reject(schema, "type", fmt::format("found {}, which is no type", printable(name.dump())));
+    if (known == kNames.end()) reject(schema, "type", fmt::format("found {}, which is no type", printable(dump_json(name))));
     alternative.types |= known->second;
     integers |= known->first == "integer";
     numbers |= known->first == "number";
@@ -269,7 +270,7 @@ void SchemaReader::read_number(const Json& schema, std::string_view keyword, con
     limits.integer = true;
     return;
   }
-  const std::string text = value.is_number_float() ? fmt::format("{}", value.get<double>()) : value.dump();
+  const std::string text = value.is_number_float() ? fmt::format("{}", value.get<double>()) : dump_json(value);
   const NumberLimits::Bound bound = {decimal_of(text), keyword.starts_with("exclusive")};
   if (keyword == "minimum" || keyword == "exclusiveMinimum") return tighten(limits.lower, bound, 1);
   if (keyword == "maximum" || keyword == "exclusiveMaximum") return tighten(limits.upper, bound, -1);

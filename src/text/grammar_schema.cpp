@@ -1,9 +1,9 @@
 #include "text/grammar_schema.h"
 
 #include "base/error.h"
+#include "base/json.h"
 #include "text/grammar_constraints.h"
 #include "text/grammar_pattern.h"
-#include "text/json_text.h"
 
 #include <fmt/format.h>
 
@@ -22,7 +22,7 @@ using Schemas = std::vector<const Json*>;
 
 /// The texts serialisers write for a number: those of C++, JavaScript and Python.
 std::vector<std::string> texts_of_number(const Json& number) {
-  if (!number.is_number_float()) return {number.dump()};
+  if (!number.is_number_float()) return {dump_json(number)};
   const double value = number.get<double>();
   const std::string shortest = fmt::format("{}", value);
   std::vector<std::string> texts = {shortest};
@@ -208,7 +208,7 @@ class SchemaCompiler {
     budget_.spend(10, where_);
     switch (type_of(literal)) {
       case kNull:
-      case kBoolean: bare.words.push_back(literal.dump()); return;
+      case kBoolean: bare.words.push_back(dump_json(literal)); return;
       case kNumber: {
         const std::vector<std::string> texts = texts_of_number(literal);
         if (alternative.number.admits(decimal_of(texts[0]))) bare.words.insert(bare.words.end(), texts.begin(), texts.end());

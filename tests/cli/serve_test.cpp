@@ -1,5 +1,6 @@
 // The program as a server: `calandra serve`, from its first line to SIGTERM.
 
+#include "base/json.h"
 #include "cli/program.h"
 
 #include <gmock/gmock.h>
@@ -14,11 +15,10 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
-using Json = nlohmann::ordered_json;
 
 /// Starts a server, sends it one request, ends it. Out: the reply, then the exit code; err: what the server said.
 Outcome serve_once(const std::string& options, const std::string& path, const Json& body, const std::string& environment = {}) {
-  const std::string text = body.dump();
+  const std::string text = dump_json(body);
   const std::string script = R"SH(
     said=$(mktemp) && "$CALANDRA" serve --port 0 )SH" +
                              options + R"SH( 2>"$said" & server=$!
@@ -40,7 +40,7 @@ Outcome serve_once(const std::string& options, const std::string& path, const Js
 
 Json body_of(const Outcome& outcome) {
   const std::size_t begin = outcome.out.find("\r\n\r\n"), end = outcome.out.rfind("\nexit ");
-  return begin == std::string::npos ? Json() : Json::parse(outcome.out.substr(begin + 4, end - begin - 4));
+  return begin == std::string::npos ? Json() : parse_json(outcome.out.substr(begin + 4, end - begin - 4), "test");
 }
 
 const std::string kQuestion = "The secret number is 4827. What is the secret number?";

@@ -1,19 +1,19 @@
 // /v1/messages as Anthropic's documentation and SDKs have it. What a stream says is put together by a client that takes
 // nothing out of order.
 
+#include "serve/anthropic_messages.h"
+#include "base/json.h"
+#include "serve/scripted_answers.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
 
-#include "serve/anthropic_messages.h"
-#include "serve/scripted_answers.h"
-
 namespace calandra::anthropic_test {
 namespace {
 
-using Json = nlohmann::ordered_json;
 using testing::HasSubstr;
 
 constexpr std::string_view kPath = "/v1/messages";
@@ -60,7 +60,7 @@ Json message_of(const std::vector<ServerEvent>& events) {
     } else if (name == "content_block_stop") {
       EXPECT_EQ(data.at("index"), message["content"].size() - 1);
       EXPECT_NE(open, "");
-      if (open == "tool_use" && Json::accept(partial_json)) message["content"].back()["input"] = Json::parse(partial_json);
+      if (open == "tool_use" && is_json(partial_json)) message["content"].back()["input"] = parse_json(partial_json, "test");
       open.clear();
     } else if (name == "message_delta") {
       EXPECT_EQ(open, "");
@@ -134,7 +134,7 @@ TEST(AnthropicMessages, AWholeReplyHasTheDocumentedShape) {
         {"cache_creation_input_tokens", 0},
         {"cache_read_input_tokens", 5},
         {"output_tokens", 2}}}};
-  EXPECT_EQ(reply.json().dump(1), expected.dump(1));
+  EXPECT_EQ(dump_json(reply.json(), 1), dump_json(expected, 1));
 }
 
 TEST(AnthropicMessages, AStreamSaysWhatAWholeReplySays) {
@@ -149,8 +149,8 @@ TEST(AnthropicMessages, AStreamSaysWhatAWholeReplySays) {
       bench.answers.script.pieces = random_pieces(output, seed);
       const Json whole = bench.ask(agent(), kPath).json();
       const Json streamed = message_of(bench.ask(with(agent(), "stream", true), kPath).events());
-      EXPECT_EQ(whole.dump(1), streamed.dump(1)) << "seed " << seed;
-      EXPECT_EQ(whole["content"].dump(1), in_one_piece["content"].dump(1)) << "seed " << seed;
+      EXPECT_EQ(dump_json(whole, 1), dump_json(streamed, 1)) << "seed " << seed;
+      EXPECT_EQ(dump_json(whole["content"], 1), dump_json(in_one_piece["content"], 1)) << "seed " << seed;
     }
   }
 }
@@ -183,7 +183,7 @@ TEST(AnthropicMessages, AConversationBecomesThePromptOfItsMessages) {
   bench.answers.script = {.pieces = {"ok"}};
   Json body = agent();
   body["system"] = Json::array({{{"type", "text"}, {"text", "Be brief."}, {"cache_control", {{"type", "ephemeral"}}}}});
-  body["messages"] = Json::parse(R"([
+  body["messages"] = parse_json(R"([
     {"role": "user", "content": "Weather?"},
     {"role": "assistant", "content": [
       {"type": "thinking", "thinking": "Look it up.", "signature": "xyz"},
@@ -192,17 +192,19 @@ TEST(AnthropicMessages, AConversationBecomesThePromptOfItsMessages) {
       {"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": {"location": "Rome"}}]},
     {"role": "user", "content": [
       {"type": "tool_result", "tool_use_id": "toolu_1", "content": [{"type": "text", "text": "15 degrees"}]},
-      {"type": "text", "text": "Well?"}]}])");
+      {"type": "text", "text": "Well?"}]}])",
+                                "test");
   ASSERT_EQ(bench.ask(body, kPath).status, 200);
 
   ChatRequest chat;
-  chat.messages = Json::parse(R"([
+  chat.messages = parse_json(R"([
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": "Weather?"},
     {"role": "assistant", "content": "One moment.", "reasoning_content": "Look it up.",
      "tool_calls": [{"id": "toolu_1", "type": "function", "function": {"name": "get_weather", "arguments": {"location": "Rome"}}}]},
     {"role": "tool", "tool_call_id": "toolu_1", "content": "15 degrees"},
-    {"role": "user", "content": "Well?"}])");
+    {"role": "user", "content": "Well?"}])",
+                             "test");
   chat.tools = Json::array({{{"type", "function"},
                              {"function",
                               {{"name", "get_weather"},

@@ -1,5 +1,8 @@
 // The page of /metrics, read as Prometheus reads it.
 
+#include "serve/metrics.h"
+#include "serve/scripted_answers.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,9 +20,6 @@
 #include <tuple>
 #include <variant>
 #include <vector>
-
-#include "serve/metrics.h"
-#include "serve/scripted_answers.h"
 
 namespace calandra::metrics_test {
 namespace {

@@ -1,5 +1,11 @@
 // /v1/chat/completions as OpenAI's documentation and SDKs have it. What a stream says is put together as a client does.
 
+#include "serve/openai_chat.h"
+#include "base/json.h"
+#include "serve/openai_stream.h"
+#include "serve/scripted_answers.h"
+#include "text/detokenizer.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,15 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "serve/openai_chat.h"
-#include "serve/openai_stream.h"
-#include "serve/scripted_answers.h"
-#include "text/detokenizer.h"
-
 namespace calandra {
 namespace {
 
-using Json = nlohmann::ordered_json;
 using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
@@ -141,7 +141,7 @@ TEST(OpenAiChat, AWholeReplyHasTheDocumentedShape) {
         {"total_tokens", prompt_tokens + 2},
         {"prompt_tokens_details", {{"cached_tokens", 5}}},
         {"completion_tokens_details", {{"reasoning_tokens", 1}}}}}};
-  EXPECT_EQ(json, expected) << json.dump(1);
+  EXPECT_EQ(json, expected) << dump_json(json, 1);
 }
 
 TEST(OpenAiChat, HoweverTheOutputIsCutAStreamSaysWhatAWholeReplySays) {
@@ -338,7 +338,7 @@ TEST(OpenAiChat, ErrorsNameTheField) {
   bench.answers.script = {.pieces = {"x"}};
   for (const auto& [changes, field] : cases) {
     Json body = hello();
-    body.update(Json::parse(changes));
+    body.update(parse_json(changes, "test"));
     const ApiReply reply = bench.ask(body, kPath);
     EXPECT_EQ(reply.status, 400) << changes << reply.body;
     if (reply.status != 400) continue;
@@ -447,7 +447,7 @@ TEST(OpenAiChat, FailuresAreToldInTheShapeOfTheReply) {
     if (streamed.status == 200) {
       EXPECT_THAT(streamed.body, Not(HasSubstr("[DONE]")));
       const std::size_t last = streamed.body.rfind("data: ");
-      EXPECT_EQ(Json::parse(streamed.body.substr(last + 6)).at("error"), whole.error());
+      EXPECT_EQ(parse_json(streamed.body.substr(last + 6), "test").at("error"), whole.error());
     } else {
       EXPECT_EQ(streamed.error(), whole.error());
     }

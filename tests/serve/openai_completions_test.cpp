@@ -1,19 +1,19 @@
 // /v1/completions as OpenAI's documentation has it.
 
+#include "serve/openai_completions.h"
+#include "base/json.h"
+#include "serve/openai_stream.h"
+#include "serve/scripted_answers.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
 
-#include "serve/openai_completions.h"
-#include "serve/openai_stream.h"
-#include "serve/scripted_answers.h"
-
 namespace calandra {
 namespace {
 
-using Json = nlohmann::ordered_json;
 using testing::ElementsAre;
 
 constexpr std::string_view kPath = "/v1/completions";
@@ -62,7 +62,7 @@ TEST(OpenAiCompletions, AReplyHasTheDocumentedShape) {
                     {"total_tokens", prompt_tokens + 2},
                     {"prompt_tokens_details", {{"cached_tokens", 0}}},
                     {"completion_tokens_details", {{"reasoning_tokens", 0}}}}}}))
-      << json.dump(1);
+      << dump_json(json, 1);
   EXPECT_EQ(bench.last_prompt(), "This");  // no template
   EXPECT_EQ(bench.answers.requests.back().options.max_tokens, 16);
 }
@@ -118,7 +118,7 @@ TEST(OpenAiCompletions, AnEchoHasThePromptAndItsLogprobs) {
             {"token_logprobs", {nullptr, -1.0, -2.0, -3.0}},
             {"top_logprobs", Json::array({nullptr, {{stray, -1.0}}, {{"c", -0.25}, {"b", -2.0}}, {{"b", -0.5}, {"c", -3.0}}})},
             {"text_offset", {0, 0, 1, 2}}}))
-      << choices.dump(1);
+      << dump_json(choices, 1);
   body["stream"] = true;
   EXPECT_EQ(choices_of(chunks_of(bench.ask(body, kPath).body)), choices);
 
@@ -161,7 +161,7 @@ TEST(OpenAiCompletions, ErrorsNameTheField) {
   bench.answers.script = {.pieces = {"x"}};
   for (const auto& [changes, field] : cases) {
     Json body = {{"prompt", "x"}};
-    body.update(Json::parse(changes));
+    body.update(parse_json(changes, "test"));
     const ApiReply reply = bench.ask(body, kPath);
     EXPECT_EQ(reply.status, 400) << changes << reply.body;
     if (reply.status == 400) EXPECT_EQ(reply.error().at("param"), field) << changes << reply.body;

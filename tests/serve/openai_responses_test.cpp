@@ -1,6 +1,10 @@
 // /v1/responses as OpenAI's documentation and SDKs have it. What a stream says is put together by a client that takes nothing
 // out of order.
 
+#include "serve/openai_responses.h"
+#include "base/json.h"
+#include "serve/scripted_answers.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,13 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "serve/openai_responses.h"
-#include "serve/scripted_answers.h"
-
 namespace calandra::responses_test {
 namespace {
 
-using Json = nlohmann::ordered_json;
 using testing::HasSubstr;
 using testing::StartsWith;
 
@@ -33,7 +33,7 @@ class StrictClient {
       take(number++, name, data);
     }
     EXPECT_FALSE(final_.is_null());
-    EXPECT_EQ(final_.value("output", Json()).dump(1), output_.dump(1));
+    EXPECT_EQ(dump_json(final_.value("output", Json()), 1), dump_json(output_, 1));
     return final_;
   }
 
@@ -60,7 +60,7 @@ class StrictClient {
       // All but the status is known from the events before it.
       EXPECT_NE(item.at("status"), "in_progress");
       output_.back()["status"] = item["status"];
-      EXPECT_EQ(item.dump(1), output_.back().dump(1));
+      EXPECT_EQ(dump_json(item, 1), dump_json(output_.back(), 1));
       item_is_open_ = false;
     } else if (name == "response.completed" || name == "response.incomplete" || name == "response.failed") {
       EXPECT_FALSE(item_is_open_);
@@ -103,7 +103,7 @@ class StrictClient {
       EXPECT_EQ(data.at("text"), part["text"]);
     } else {
       EXPECT_EQ(name, "response.content_part.done");
-      EXPECT_EQ(data.at("part").dump(1), part.dump(1));
+      EXPECT_EQ(dump_json(data.at("part"), 1), dump_json(part, 1));
       part_is_open_ = false;
     }
   }
@@ -188,8 +188,8 @@ TEST(OpenAiResponses, AWholeReplyHasTheDocumentedShape) {
        {"call_id", "call_0a1b2c3d-7_1"},
        {"name", "get_weather"},
        {"arguments", response["output"].at(3).at("arguments")}}};
-  EXPECT_EQ(response.at("output").dump(1), output.dump(1));
-  EXPECT_EQ(Json::parse(response["output"][3]["arguments"].get<std::string>()),
+  EXPECT_EQ(dump_json(response.at("output"), 1), dump_json(output, 1));
+  EXPECT_EQ(parse_json(response["output"][3]["arguments"].get<std::string>(), "test"),
             (Json{{"location", "Paris, \"France\""}, {"days", 3}}));
   const auto prompt_tokens = static_cast<std::int64_t>(bench.answers.requests.back().prompt.size());
   EXPECT_EQ(response.at("usage"), (Json{{"input_tokens", prompt_tokens},
@@ -211,8 +211,8 @@ TEST(OpenAiResponses, AStreamSaysWhatAWholeReplySays) {
         bench.answers.script.pieces = random_pieces(output, seed);
         const Json whole = without_time(bench.ask(agent(), kPath).json());
         const Json streamed = without_time(StrictClient().read(bench.ask(with(agent(), "stream", true), kPath).events()));
-        EXPECT_EQ(whole.dump(1), streamed.dump(1)) << "seed " << seed;
-        EXPECT_EQ(whole["output"].dump(1), in_one_piece["output"].dump(1)) << "seed " << seed;
+        EXPECT_EQ(dump_json(whole, 1), dump_json(streamed, 1)) << "seed " << seed;
+        EXPECT_EQ(dump_json(whole["output"], 1), dump_json(in_one_piece["output"], 1)) << "seed " << seed;
       }
     }
   }
@@ -235,7 +235,7 @@ TEST(OpenAiResponses, ItemsBecomeThePromptOfTheirConversation) {
   bench.answers.script = {.pieces = {"ok"}};
   Json body = agent();
   body["instructions"] = "Be brief.";
-  body["input"] = Json::parse(R"([
+  body["input"] = parse_json(R"([
     {"role": "developer", "content": [{"type": "input_text", "text": "Use tools."}]},
     {"role": "user", "content": "Weather?"},
     {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "Look it up."}]},
@@ -247,13 +247,14 @@ TEST(OpenAiResponses, ItemsBecomeThePromptOfTheirConversation) {
     {"type": "function_call_output", "call_id": "call_2", "output": [{"type": "input_text", "text": "9 degrees"}]},
     {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Compare."}]},
     {"type": "message", "role": "assistant", "content": "Rome is warmer."},
-    {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Thanks."}]}])");
+    {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Thanks."}]}])",
+                             "test");
   const ApiReply reply = bench.ask(body, kPath);
   ASSERT_EQ(reply.status, 200) << reply.body;
   EXPECT_EQ(reply.json()["instructions"], "Be brief.");
 
   ChatRequest chat;
-  chat.messages = Json::parse(R"([
+  chat.messages = parse_json(R"([
     {"role": "system", "content": "Be brief.\nUse tools."},
     {"role": "user", "content": "Weather?"},
     {"role": "assistant", "content": "One moment.", "reasoning_content": "Look it up.", "tool_calls": [
@@ -262,7 +263,8 @@ TEST(OpenAiResponses, ItemsBecomeThePromptOfTheirConversation) {
     {"role": "tool", "tool_call_id": "call_1", "content": "15 degrees"},
     {"role": "tool", "tool_call_id": "call_2", "content": "9 degrees"},
     {"role": "assistant", "content": "Rome is warmer.", "reasoning_content": "Compare."},
-    {"role": "user", "content": "Thanks."}])");
+    {"role": "user", "content": "Thanks."}])",
+                             "test");
   chat.tools = Json::array(
       {{{"type", "function"},
         {"function",
@@ -302,7 +304,7 @@ TEST(OpenAiResponses, EffortSwitchesThinking) {
 
 TEST(OpenAiResponses, WhatIsWrongOrStoredIsNamed) {
   ApiBench bench(openai_responses);
-  const auto item = [](const char* text) { return Json::array({Json::parse(text)}); };
+  const auto item = [](const char* text) { return Json::array({parse_json(text, "test")}); };
   const std::vector<std::tuple<const char*, Json, const char*>> cases = {
       {"previous_response_id", "resp_1", "previous_response_id"},
       {"conversation", "conv_1", "conversation"},

@@ -1,9 +1,11 @@
 #pragma once
 // What a client of OpenAI's streams puts together.
 
-#include <gtest/gtest.h>
+#include "base/json.h"
 
+#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -20,7 +22,7 @@ inline std::vector<nlohmann::ordered_json> chunks_of(const std::string& body) {
     EXPECT_TRUE(data.starts_with("data: ")) << data;
     EXPECT_TRUE(std::getline(lines, blank) && blank.empty());
     last = data.substr(6);
-    if (last != "[DONE]") chunks.push_back(nlohmann::ordered_json::parse(last));
+    if (last != "[DONE]") chunks.push_back(parse_json(last, "test"));
   }
   EXPECT_EQ(last, "[DONE]");
   return chunks;

@@ -1,13 +1,14 @@
 #include "serve/scripted_answers.h"
 
+#include "base/json.h"
+#include "serve/api_error.h"
+#include "serve/exchange.h"
+
 #include <gtest/gtest.h>
 
 #include <charconv>
 #include <random>
 #include <sstream>
-
-#include "serve/api_error.h"
-#include "serve/exchange.h"
 
 namespace calandra {
 namespace {
@@ -78,7 +79,7 @@ std::vector<ServerEvent> ApiReply::events() const {
     EXPECT_TRUE(name.starts_with("event: ")) << name;
     EXPECT_TRUE(data.starts_with("data: ")) << data;
     EXPECT_EQ(blank, "");
-    events.push_back({name.substr(7), nlohmann::ordered_json::parse(data.substr(6))});
+    events.push_back({name.substr(7), parse_json(data.substr(6), "test")});
   }
   return events;
 }
@@ -92,7 +93,9 @@ ApiBench::ApiBench(Handler handler) : handler_(handler) {
   model_.context = 100'000;
 }
 
-ApiReply ApiBench::ask(const nlohmann::ordered_json& body, std::string_view path) const { return ask_text(body.dump(), path); }
+ApiReply ApiBench::ask(const nlohmann::ordered_json& body, std::string_view path) const {
+  return ask_text(dump_json(body), path);
+}
 
 ApiReply ApiBench::ask_text(std::string body, std::string_view path) const {
   HttpRequest request;

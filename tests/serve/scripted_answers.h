@@ -1,16 +1,18 @@
 #pragma once
 // An engine for tests of the APIs: it answers every request with the same script, at once and in the caller's thread.
 
-#include <functional>
-#include <memory>
-#include <nlohmann/json.hpp>
-#include <string>
-#include <string_view>
-#include <vector>
-
+#include "base/json.h"
 #include "serve/answer_service.h"
 #include "serve/http_message.h"
 #include "serve/http_responder.h"
+
+#include <nlohmann/json.hpp>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
 
 namespace calandra {
 
@@ -48,7 +50,7 @@ struct ApiReply {
   std::string head;  // all of it
   std::string body;
 
-  nlohmann::ordered_json json() const { return nlohmann::ordered_json::parse(body); }
+  nlohmann::ordered_json json() const { return parse_json(body, "test"); }
   /// Fails the test for what is no stream of events with a name each.
   std::vector<ServerEvent> events() const;
   /// {"type", "message", ...} of either API's error.

@@ -1,23 +1,23 @@
 // The server as a whole, through sockets: keys, routes, shapes of errors, clients that leave, an orderly end.
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <mutex>
-#include <nlohmann/json.hpp>
-#include <optional>
-#include <string>
-#include <vector>
-
+#include "base/json.h"
 #include "serve/client.h"
 #include "serve/scripted_answers.h"
 #include "serve/server.h"
 #include "serve/test_server.h"
 
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
 namespace calandra {
 namespace {
 
-using Json = nlohmann::ordered_json;
 using testing::HasSubstr;
 
 AnswerStep step(std::string text) {
@@ -78,12 +78,12 @@ class ServerTest : public testing::Test {
     return connect().ask(request_text(line, fields, body));
   }
   Answer post(const std::string& path, const Json& body) const {
-    return ask("POST " + path + " HTTP/1.1", "Content-Type: application/json\r\n", body.dump());
+    return ask("POST " + path + " HTTP/1.1", "Content-Type: application/json\r\n", dump_json(body));
   }
   static std::string chat(const Json& more = Json::object()) {
     Json body = {{"messages", Json::array({{{"role", "user"}, {"content", "Hi"}}})}};
     body.update(more);
-    return request_text("POST /v1/chat/completions HTTP/1.1", "Content-Type: application/json\r\n", body.dump());
+    return request_text("POST /v1/chat/completions HTTP/1.1", "Content-Type: application/json\r\n", dump_json(body));
   }
 
   ApiBench bench_{nullptr};  // its model
@@ -95,21 +95,21 @@ TEST_F(ServerTest, PagesSayWhatIsServed) {
   start();
   EXPECT_EQ(ask("GET /health HTTP/1.1").status, 200);
   EXPECT_EQ(ask("GET /ready HTTP/1.1").status, 200);
-  EXPECT_EQ(Json::parse(ask("GET /version HTTP/1.1").body), Json({{"version", "calandra 1.2.3"}}));
-  const Json list = Json::parse(ask("GET /v1/models HTTP/1.1").body);
+  EXPECT_EQ(parse_json(ask("GET /version HTTP/1.1").body, "test"), Json({{"version", "calandra 1.2.3"}}));
+  const Json list = parse_json(ask("GET /v1/models HTTP/1.1").body, "test");
   EXPECT_EQ(list.at("object"), "list");
   EXPECT_EQ(list.at("data")[0].at("id"), "austen-5m");
   EXPECT_EQ(list.at("data")[0].at("object"), "model");
-  EXPECT_EQ(Json::parse(ask("GET /v1/models/default HTTP/1.1").body).at("id"), "default");
-  EXPECT_EQ(Json::parse(ask("GET /v1/models/other HTTP/1.1").body).at("error").at("code"), "model_not_found");
+  EXPECT_EQ(parse_json(ask("GET /v1/models/default HTTP/1.1").body, "test").at("id"), "default");
+  EXPECT_EQ(parse_json(ask("GET /v1/models/other HTTP/1.1").body, "test").at("error").at("code"), "model_not_found");
 }
 
 TEST_F(ServerTest, WithoutAKeyNobodyIsAnswered) {
   start({"secret", "other"});
   const Answer refused = ask("GET /v1/models HTTP/1.1");
   EXPECT_EQ(refused.status, 401);
-  EXPECT_EQ(Json::parse(refused.body).at("error").at("code"), "invalid_api_key");
-  EXPECT_EQ(Json::parse(ask("POST /v1/messages HTTP/1.1", "x-api-key: wrong\r\n", "{}").body).at("error").at("type"),
+  EXPECT_EQ(parse_json(refused.body, "test").at("error").at("code"), "invalid_api_key");
+  EXPECT_EQ(parse_json(ask("POST /v1/messages HTTP/1.1", "x-api-key: wrong\r\n", "{}").body, "test").at("error").at("type"),
             "authentication_error");
   EXPECT_EQ(ask("GET /v1/models HTTP/1.1", "Authorization: Bearer other\r\n").status, 200);
   EXPECT_EQ(ask("GET /v1/models HTTP/1.1", "x-api-key: secret\r\n").status, 200);
@@ -120,12 +120,12 @@ TEST_F(ServerTest, ErrorsHaveTheShapeOfTheirApi) {
   start();
   const Answer unknown = ask("GET /v1/nothing HTTP/1.1");
   EXPECT_EQ(unknown.status, 404);
-  EXPECT_TRUE(Json::parse(unknown.body).at("error").contains("param"));
+  EXPECT_TRUE(parse_json(unknown.body, "test").at("error").contains("param"));
   const Answer wrong_method = ask("GET /v1/chat/completions HTTP/1.1");
   EXPECT_EQ(wrong_method.status, 405);
-  EXPECT_TRUE(Json::parse(wrong_method.body).contains("error"));
+  EXPECT_TRUE(parse_json(wrong_method.body, "test").contains("error"));
   EXPECT_EQ(ask("POST /v1/chat/completions HTTP/1.1", "Content-Type: text/plain\r\n", "{}").status, 415);
-  const Json anthropic = Json::parse(ask("GET /v1/messages/nothing HTTP/1.1").body);
+  const Json anthropic = parse_json(ask("GET /v1/messages/nothing HTTP/1.1").body, "test");
   EXPECT_EQ(anthropic.at("type"), "error");
   EXPECT_EQ(anthropic.at("error").at("type"), "not_found_error");
 }
@@ -133,20 +133,20 @@ TEST_F(ServerTest, ErrorsHaveTheShapeOfTheirApi) {
 TEST_F(ServerTest, TextsBecomeTokensAndTokensTexts) {
   start();
   const std::string text = "It is a truth <|role_end|> caf\xC3\xA9";
-  const Json tokens = Json::parse(post("/tokenize", {{"prompt", text}, {"return_token_strs", true}}).body);
+  const Json tokens = parse_json(post("/tokenize", {{"prompt", text}, {"return_token_strs", true}}).body, "test");
   EXPECT_EQ(tokens.at("tokens"), Json(bench_.model().tokenizer->encode(text)));
   EXPECT_EQ(tokens.at("count"), tokens.at("tokens").size());
   EXPECT_EQ(tokens.at("token_strs").size(), tokens.at("tokens").size());
-  EXPECT_EQ(Json::parse(post("/detokenize", {{"tokens", tokens["tokens"]}}).body).at("prompt"), text);
+  EXPECT_EQ(parse_json(post("/detokenize", {{"tokens", tokens["tokens"]}}).body, "test").at("prompt"), text);
 
   const Json messages = Json::array({{{"role", "user"}, {"content", "Hi"}}});
-  const std::string prompt = Json::parse(post("/apply-template", {{"messages", messages}}).body).at("prompt");
+  const std::string prompt = parse_json(post("/apply-template", {{"messages", messages}}).body, "test").at("prompt");
   EXPECT_THAT(prompt, HasSubstr("<role>HUMAN</role>Hi<|role_end|>"));
-  EXPECT_EQ(Json::parse(post("/tokenize", {{"messages", messages}}).body).at("tokens"),
+  EXPECT_EQ(parse_json(post("/tokenize", {{"messages", messages}}).body, "test").at("tokens"),
             Json(bench_.model().tokenizer->encode(prompt)));
 
-  EXPECT_EQ(Json::parse(post("/tokenize", {{"text", "x"}}).body).at("error").at("param"), "prompt");
-  EXPECT_EQ(Json::parse(post("/detokenize", {{"tokens", {1, "x"}}}).body).at("error").at("param"), "tokens[1]");
+  EXPECT_EQ(parse_json(post("/tokenize", {{"text", "x"}}).body, "test").at("error").at("param"), "prompt");
+  EXPECT_EQ(parse_json(post("/detokenize", {{"tokens", {1, "x"}}}).body, "test").at("error").at("param"), "tokens[1]");
 }
 
 TEST_F(ServerTest, AClientThatLeavesCancelsItsAnswersAndNoOthers) {

@@ -1,6 +1,7 @@
 // Masks: exactly the tokens after which some text of the language is still possible.
 
 #include "base/error.h"
+#include "base/json.h"
 #include "support/golden.h"
 #include "text/grammar_cases.h"
 #include "text/tokenizer.h"
@@ -14,8 +15,6 @@
 
 namespace calandra {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 /// Compares the mask after every prefix of tokens with what is known of the language: `has_text_with(prefix)` and `is_text`.
 /// Returns the number of masks.
@@ -291,7 +290,7 @@ void walk_with_exact_masks(const std::shared_ptr<const Grammar>& grammar, unsign
 TEST(GrammarMask, AreWhatAcceptTakes) {
   for (const Json& of : read_json(grammar_data() / "cases.json").at("schemas")) {
     SCOPED_TRACE(of.at("name").get<std::string>());
-    const auto grammar = grammar_of_schema(of.at("schema").dump(), bundled_vocabulary());
+    const auto grammar = grammar_of_schema(dump_json(of.at("schema")), bundled_vocabulary());
     for (unsigned seed = 0; seed < (long_tests() ? 20u : 2u); ++seed) walk_with_exact_masks(grammar, seed, 20);
     // Random tokens soon lead away from what is written in practice: follow a document as well.
     GrammarState state(grammar);

@@ -1,5 +1,6 @@
 // Random walks along allowed tokens end, and what they wrote is valid for another implementation.
 
+#include "base/json.h"
 #include "support/golden.h"
 #include "text/grammar_cases.h"
 
@@ -11,8 +12,6 @@
 
 namespace calandra {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 /// Draws allowed tokens; after `steps` of them, whatever comes nearer to the end.
 std::string walk(const std::shared_ptr<const Grammar>& grammar, unsigned seed, int steps) {
@@ -57,7 +56,7 @@ std::string complaints(const std::vector<Json>& lines) {
   const std::filesystem::path file = folder.path() / "documents.jsonl";
   {
     std::ofstream out(file);
-    for (const Json& line : lines) out << line.dump() << "\n";
+    for (const Json& line : lines) out << dump_json(line) << "\n";
   }
   const std::string command =
       "/usr/bin/python3 " + source_path("tests/text/validate_documents.py").string() + " " + file.string() + " 2>&1";
@@ -74,7 +73,7 @@ TEST(GrammarWalk, FinishedDocumentsAreValid) {
   for (const auto& vocabulary : {bundled_vocabulary(), byte_vocabulary()}) {
     for (const Json& of : read_json(grammar_data() / "cases.json").at("schemas")) {
       SCOPED_TRACE(of.at("name").get<std::string>());
-      const auto grammar = grammar_of_schema(of.at("schema").dump(), vocabulary);
+      const auto grammar = grammar_of_schema(dump_json(of.at("schema")), vocabulary);
       for (unsigned seed = 0; seed < (long_tests() ? 200u : 20u); ++seed) {
         lines.push_back({of.at("schema"), walk(grammar, seed, static_cast<int>(4 * seed % 60))});
       }
