@@ -16,10 +16,10 @@ namespace {
 
 using testing::ElementsAre;
 
-constexpr std::string_view kPath = "/v1/completions";
+constexpr std::string_view kCompletionsPath = "/v1/completions";
 
 /// Texts and lists of a stream's choices put together.
-Json choices_of(const std::vector<Json>& chunks) {
+Json texts_of_choices(const std::vector<Json>& chunks) {
   Json choices = Json::array();
   for (const Json& chunk : chunks) {
     EXPECT_EQ(chunk.at("object"), "text_completion");
@@ -47,7 +47,7 @@ Json choices_of(const std::vector<Json>& chunks) {
 TEST(OpenAiCompletions, AReplyHasTheDocumentedShape) {
   ApiBench bench(openai_completions);
   bench.answers.script = {.pieces = {" is", " a test"}, .outcome = AnswerOutcome::Length};
-  Json json = bench.ask({{"model", "austen-5m"}, {"prompt", "This"}}, kPath).json();
+  Json json = bench.ask({{"model", "austen-5m"}, {"prompt", "This"}}, kCompletionsPath).json();
   json.erase("created");
   const std::size_t prompt_tokens = bench.answers.requests.back().prompt.size();
   EXPECT_EQ(json,
@@ -70,7 +70,7 @@ TEST(OpenAiCompletions, AReplyHasTheDocumentedShape) {
 TEST(OpenAiCompletions, MarksAreText) {
   ApiBench bench(openai_completions);
   bench.answers.script = {.pieces = {"<think>", "a</think>", "<tool_call>"}};
-  EXPECT_EQ(bench.ask({{"prompt", "x"}}, kPath).json()["choices"][0]["text"], "<think>a</think><tool_call>");
+  EXPECT_EQ(bench.ask({{"prompt", "x"}}, kCompletionsPath).json()["choices"][0]["text"], "<think>a</think><tool_call>");
 }
 
 TEST(OpenAiCompletions, PromptsMayBeTextsOrTokensOneOrMany) {
@@ -78,7 +78,7 @@ TEST(OpenAiCompletions, PromptsMayBeTextsOrTokensOneOrMany) {
   bench.answers.script = {.pieces = {"x"}};
   const auto prompts = [&](Json prompt) {
     bench.answers.requests.clear();
-    const ApiReply reply = bench.ask({{"prompt", std::move(prompt)}, {"n", 2}}, kPath);
+    const ApiReply reply = bench.ask({{"prompt", std::move(prompt)}, {"n", 2}}, kCompletionsPath);
     EXPECT_EQ(reply.status, 200) << reply.body;
     EXPECT_EQ(reply.json().at("choices").size(), bench.answers.requests.size());
     std::vector<std::vector<std::int32_t>> ids;
@@ -107,7 +107,7 @@ TEST(OpenAiCompletions, AnEchoHasThePromptAndItsLogprobs) {
                           .logprobs = {{{c, -3.0}, {{b, -0.5}}}},
                           .prompt_logprobs = {{{second, -1.0}, {{second, -1.0}}}, {{b, -2.0}, {{c, -0.25}}}}};
   Json body = {{"prompt", {first, second, b}}, {"echo", true}, {"logprobs", 1}, {"max_tokens", 1}};
-  const Json choices = bench.ask(body, kPath).json().at("choices");
+  const Json choices = bench.ask(body, kCompletionsPath).json().at("choices");
   const std::string stray = "\xEF\xBF\xBD";
   EXPECT_EQ(choices[0].at("text"),
             "\xC3\xA9"
@@ -120,12 +120,12 @@ TEST(OpenAiCompletions, AnEchoHasThePromptAndItsLogprobs) {
             {"text_offset", {0, 0, 1, 2}}}))
       << dump_json(choices, 1);
   body["stream"] = true;
-  EXPECT_EQ(choices_of(chunks_of(bench.ask(body, kPath).body)), choices);
+  EXPECT_EQ(texts_of_choices(chunks_of(bench.ask(body, kCompletionsPath).body)), choices);
 
   // Only the prompt: what the engine makes for it is not told.
   body.erase("stream");
   body["max_tokens"] = 0;
-  const Json prompt_only = bench.ask(body, kPath).json();
+  const Json prompt_only = bench.ask(body, kCompletionsPath).json();
   EXPECT_EQ(prompt_only["choices"][0]["text"],
             "\xC3\xA9"
             "b");
@@ -140,10 +140,10 @@ TEST(OpenAiCompletions, HoweverTheOutputIsCutAStreamSaysWhatAWholeReplySays) {
     bench.answers.script = {.pieces = random_pieces(output, seed)};
     for (const bool echo : {false, true}) {
       Json body = {{"prompt", "Say: "}, {"n", 2}, {"echo", echo}};
-      const Json whole = bench.ask(body, kPath).json().at("choices");
+      const Json whole = bench.ask(body, kCompletionsPath).json().at("choices");
       EXPECT_EQ(whole[1].at("text"), (echo ? "Say: " : "") + output);
       body["stream"] = true;
-      ASSERT_EQ(choices_of(chunks_of(bench.ask(body, kPath).body)), whole) << "seed " << seed;
+      ASSERT_EQ(texts_of_choices(chunks_of(bench.ask(body, kCompletionsPath).body)), whole) << "seed " << seed;
     }
   }
 }
@@ -162,9 +162,10 @@ TEST(OpenAiCompletions, ErrorsNameTheField) {
   for (const auto& [changes, field] : cases) {
     Json body = {{"prompt", "x"}};
     body.update(parse_json(changes, "test"));
-    const ApiReply reply = bench.ask(body, kPath);
+    const ApiReply reply = bench.ask(body, kCompletionsPath);
     EXPECT_EQ(reply.status, 400) << changes << reply.body;
-    if (reply.status == 400) EXPECT_EQ(reply.error().at("param"), field) << changes << reply.body;
+    if (reply.status != 400) continue;
+    EXPECT_EQ(reply.error().at("param"), field) << changes << reply.body;
   }
 }
 

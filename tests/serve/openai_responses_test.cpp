@@ -207,7 +207,7 @@ TEST(OpenAiResponses, AStreamSaysWhatAWholeReplySays) {
     for (const AnswerOutcome outcome : {AnswerOutcome::Stop, AnswerOutcome::Length}) {
       bench.answers.script = {.pieces = {std::string(output)}, .outcome = outcome};
       const Json in_one_piece = bench.ask(agent(), kPath).json();
-      for (std::uint64_t seed = 0; seed < 40; ++seed) {
+      for (std::uint64_t seed = 0; seed < 10; ++seed) {
         bench.answers.script.pieces = random_pieces(output, seed);
         const Json whole = without_time(bench.ask(agent(), kPath).json());
         const Json streamed = without_time(StrictClient().read(bench.ask(with(agent(), "stream", true), kPath).events()));

@@ -108,7 +108,7 @@ ApiReply ApiBench::ask_text(std::string body, std::string_view path) const {
   form.minor_version = 0;  // a stream without chunks around it
   const auto exchange = std::make_shared<Exchange>(form, std::size_t{1} << 24, [] {});
   {
-    const HttpResponder responder(exchange);
+    HttpResponder responder(exchange);
     try {
       handler_({model_, answers, std::nullopt}, request, responder);
     } catch (const std::exception& error) {

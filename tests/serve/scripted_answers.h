@@ -17,7 +17,7 @@
 namespace calandra {
 
 struct Script {
-  std::vector<std::string> pieces;  // the answer's text, one a token
+  std::vector<std::string> pieces = {};  // the answer's text, one a token
   AnswerOutcome outcome = AnswerOutcome::Stop;
   bool ends_by_string = false;  // Stop is a stop string's work, not a stop id's
   std::int64_t cached_tokens = 0;

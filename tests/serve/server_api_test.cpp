@@ -71,6 +71,7 @@ class ServerTest : public testing::Test {
     options.http.port = 0;
     options.api_keys = std::move(keys);
     options.version = "calandra 1.2.3";
+    options.metrics = [] { return HttpResponse{.status = 200, .headers = {}, .body = "a page"}; };
     server_.emplace(std::move(options), bench_.model(), answers_, [](std::string_view) {});
   }
   Client connect() const { return Client(server_->port()); }
@@ -102,6 +103,17 @@ TEST_F(ServerTest, PagesSayWhatIsServed) {
   EXPECT_EQ(list.at("data")[0].at("object"), "model");
   EXPECT_EQ(parse_json(ask("GET /v1/models/default HTTP/1.1").body, "test").at("id"), "default");
   EXPECT_EQ(parse_json(ask("GET /v1/models/other HTTP/1.1").body, "test").at("error").at("code"), "model_not_found");
+}
+
+TEST_F(ServerTest, EveryApiHasItsPath) {
+  start();
+  for (const char* path :
+       {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens"}) {
+    const Answer incomplete = post(path, Json::object());
+    EXPECT_EQ(incomplete.status, 400) << path;
+    EXPECT_EQ(parse_json(incomplete.body, "test").at("error").at("type"), "invalid_request_error") << path;
+  }
+  EXPECT_EQ(ask("GET /metrics HTTP/1.1").body, "a page");
 }
 
 TEST_F(ServerTest, WithoutAKeyNobodyIsAnswered) {
