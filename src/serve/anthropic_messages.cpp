@@ -391,7 +391,7 @@ class MessagesReply final : public AnswerSink {
 
   void failed(const ApiError& error) override {
     if (is_stream_) {
-      responder_.send_event(json_text(anthropic_error_json(error)), "error");
+      responder_.send_event(dump_json(anthropic_error_json(error)), "error");
       responder_.finish();
     } else {
       responder_.reply(anthropic_error(error));
@@ -402,7 +402,7 @@ class MessagesReply final : public AnswerSink {
   void send(const char* type, Json event) {
     Json whole = {{"type", type}};
     whole.update(event);
-    responder_.send_event(json_text(whole), type);
+    responder_.send_event(dump_json(whole), type);
   }
 
   HttpResponder responder_;

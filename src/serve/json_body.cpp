@@ -22,10 +22,8 @@ Json parse_body(const HttpRequest& request) {
   return body;
 }
 
-std::string json_text(const Json& json) { return dump_json(json); }
-
 HttpResponse json_response(int status, const Json& json) {
-  return {.status = status, .headers = {{"Content-Type", "application/json"}}, .body = json_text(json)};
+  return {.status = status, .headers = {{"Content-Type", "application/json"}}, .body = dump_json(json)};
 }
 
 std::string reply_id(std::string_view prefix, const HttpRequest& request) {

@@ -14,9 +14,6 @@ namespace calandra {
 /// The object that a request's body is. Throws RequestError: no JSON, bad UTF-8, nested too deep, no object.
 nlohmann::ordered_json parse_body(const HttpRequest& request);
 
-/// In one line; bad UTF-8, which nothing here should make, becomes U+FFFD instead of an exception.
-std::string json_text(const nlohmann::ordered_json& json);
-
 HttpResponse json_response(int status, const nlohmann::ordered_json& json);
 
 /// "chatcmpl-3f1c9a02-17": the prefix, and what tells this request from all others.

@@ -1,5 +1,6 @@
 #include "serve/openai_chat.h"
 
+#include "base/json.h"
 #include "serve/answer_stream.h"
 #include "serve/chat_request.h"
 #include "serve/json_body.h"
@@ -106,7 +107,7 @@ class ChatStream : public AnswerSink {
     if (include_usage_) {
       Json json = chunk(Json::array());
       json["usage"] = openai_usage(usage);
-      responder_.send_event(json_text(json));
+      responder_.send_event(dump_json(json));
     }
     responder_.send_event(kOpenAiDone);
     responder_.finish();
@@ -149,7 +150,7 @@ class ChatStream : public AnswerSink {
                 {"delta", std::move(delta)},
                 {"logprobs", std::move(logprobs)},
                 {"finish_reason", finish_reason.empty() ? Json() : Json(finish_reason)}};
-    responder_.send_event(json_text(chunk(Json::array({std::move(one)}))));
+    responder_.send_event(dump_json(chunk(Json::array({std::move(one)}))));
   }
 
   const ReplyHead head_;

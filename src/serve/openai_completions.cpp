@@ -1,5 +1,6 @@
 #include "serve/openai_completions.h"
 
+#include "base/json.h"
 #include "checkpoint/key_reader.h"
 #include "serve/answer_stream.h"
 #include "serve/chat_request.h"
@@ -206,7 +207,7 @@ class CompletionStream : public AnswerSink {
     if (completion_.include_usage) {
       Json json = reply_json(completion_, Json::array());
       json["usage"] = openai_usage(usage_of(completion_, usage));
-      responder_.send_event(json_text(json));
+      responder_.send_event(dump_json(json));
     }
     responder_.send_event(kOpenAiDone);
     responder_.finish();
@@ -219,7 +220,7 @@ class CompletionStream : public AnswerSink {
     Json json = reply_json(completion_, Json::array({choice_json(choice, std::move(text), pieces_.logprobs(choice),
                                                                  finish_reason.empty() ? Json() : Json(finish_reason))}));
     if (completion_.include_usage) json["usage"] = nullptr;
-    responder_.send_event(json_text(json));
+    responder_.send_event(dump_json(json));
   }
 
   const Completion completion_;

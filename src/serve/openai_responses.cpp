@@ -1,5 +1,6 @@
 #include "serve/openai_responses.h"
 
+#include "base/json.h"
 #include "checkpoint/config.h"
 #include "checkpoint/key_reader.h"
 #include "serve/answer_stream.h"
@@ -8,6 +9,7 @@
 #include "serve/json_body.h"
 #include "serve/openai_shapes.h"
 #include "serve/request_fields.h"
+#include "serve/response_format.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -221,15 +223,15 @@ std::optional<std::string> read_reasoning_effort(RequestFields& fields) {
   return effort;
 }
 
-void read_text_settings(RequestFields& fields) {
+/// What constrains the text; null: nothing.
+std::shared_ptr<const Grammar> read_text_settings(RequestFields& fields, const ServedModel& model) {
   std::optional<RequestFields> text = fields.fields("text");
-  if (!text) return;
-  if (std::optional<RequestFields> format = text->fields("format")) {
-    if (format->required_text("type") != "text") format->refuse("type", "\"text\"");
-    format->finish();
-  }
+  if (!text) return nullptr;
+  std::shared_ptr<const Grammar> grammar;
+  if (std::optional<RequestFields> format = text->fields("format")) grammar = read_text_format(*format, model);
   text->ignore({"verbosity"});
   text->finish();
+  return grammar;
 }
 
 struct ResponsesRequest {
@@ -269,7 +271,7 @@ ResponsesRequest read_responses_request(const Json& body, const ServedModel& mod
   if (effort) input.chat.thinking = thinking_of_effort(*effort);
   input.max_reasoning_tokens = fields.integer("max_reasoning_tokens", 0, kMaxContext);
   if (const Json* kwargs = fields.object("chat_template_kwargs")) input.chat.template_kwargs = *kwargs;
-  read_text_settings(fields);
+  input.grammar = read_text_settings(fields, model);
   read_include(fields);
   fields.word("truncation", {"disabled"});
 
@@ -291,6 +293,7 @@ ResponsesRequest read_responses_request(const Json& body, const ServedModel& mod
   fields.finish();
 
   const Json* tool_choice = fields.find("tool_choice");
+  const Json* text = fields.find("text");
   request.echo = {{"instructions", instructions ? Json(*instructions) : Json()},
                   {"max_output_tokens", max_tokens ? Json(*max_tokens) : Json()},
                   {"metadata", metadata != nullptr ? *metadata : Json::object()},
@@ -299,7 +302,7 @@ ResponsesRequest read_responses_request(const Json& body, const ServedModel& mod
                   {"reasoning", {{"effort", effort ? Json(*effort) : Json()}, {"summary", nullptr}}},
                   {"store", false},
                   {"temperature", options.sampling.temperature},
-                  {"text", {{"format", {{"type", "text"}}}}},
+                  {"text", text != nullptr ? *text : Json::object({{"format", {{"type", "text"}}}})},
                   {"tool_choice", tool_choice != nullptr ? *tool_choice : Json("auto")},
                   {"tools", tools != nullptr ? *tools : Json::array()},
                   {"top_p", options.sampling.top_p},
@@ -495,7 +498,7 @@ class ResponsesReply final : public AnswerSink {
   void send(const char* type, const Json& fields) {
     Json event = {{"type", type}, {"sequence_number", num_events_++}};
     event.update(fields);
-    responder_.send_event(json_text(event), type);
+    responder_.send_event(dump_json(event), type);
   }
 
   HttpResponder responder_;

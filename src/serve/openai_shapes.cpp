@@ -1,5 +1,6 @@
 #include "serve/openai_shapes.h"
 
+#include "base/json.h"
 #include "serve/json_body.h"
 #include "text/unicode.h"
 
@@ -104,7 +105,7 @@ StreamOptions read_stream_options(RequestFields& fields) {
 
 void fail_openai_stream(const HttpResponder& responder, const ApiError& error) {
   HttpResponder stream = responder;
-  stream.send_event(json_text(openai_error_json(error)));
+  stream.send_event(dump_json(openai_error_json(error)));
   stream.finish();
 }
 

@@ -3,9 +3,9 @@
 #include "base/error.h"
 #include "serve/request_target.h"
 
+#include <fmt/format.h>
 #include <boost/beast/http/basic_parser.hpp>
 #include <boost/beast/http/error.hpp>
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <optional>

@@ -1,6 +1,7 @@
 #include "serve/response_format.h"
 
 #include "base/error.h"
+#include "base/json.h"
 #include "serve/api_error.h"
 #include "serve/grammar_cache.h"
 #include "serve/json_body.h"
@@ -13,7 +14,8 @@ namespace {
 
 using GrammarKind = GrammarCache::Kind;
 
-std::shared_ptr<const Grammar> compile(const ServedModel& model, GrammarKind kind, const std::string& text, const std::string& field) {
+std::shared_ptr<const Grammar> compile(const ServedModel& model, GrammarKind kind, const std::string& text,
+                                       const std::string& field) {
   if (model.grammars == nullptr) refuse_field(field, "this server does not constrain output");
   try {
     return model.grammars->find_or_compile(kind, text, field);
@@ -27,7 +29,7 @@ std::shared_ptr<const Grammar> read_schema(RequestFields& holder, const ServedMo
   holder.ignore({"name", "description", "strict"});
   const RequestFields::Json* schema = holder.find("schema");
   if (schema == nullptr) holder.refuse("schema", "a JSON Schema");
-  return compile(model, GrammarKind::JsonSchema, json_text(*schema), holder.path_of("schema"));
+  return compile(model, GrammarKind::JsonSchema, dump_json(*schema), holder.path_of("schema"));
 }
 
 }  // namespace
