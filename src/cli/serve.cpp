@@ -9,11 +9,13 @@
 #include "serve/json_body.h"
 #include "serve/metrics.h"
 
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -92,6 +94,14 @@ void notify_manager(std::string_view state) {
   ::close(socket);
 }
 
+/// Every connection is a file: as many as the system lets this process have, not the few that it begins with.
+void raise_file_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 /// "http://[::1]:8080"
 std::string url_of(const std::string& host, int port) {
   return host.find(':') == std::string::npos ? fmt::format("http://{}:{}", host, port)
@@ -103,6 +113,7 @@ bool is_this_machine(const std::string& host) { return host == "localhost" || ho
 }  // namespace
 
 int serve_command(const ServeArguments& arguments) {
+  raise_file_limit();
   const std::unique_ptr<Model> model = open_model(arguments.model);
   EngineOptions engine_options;
   engine_options.limits = arguments.limits;
