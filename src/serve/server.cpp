@@ -8,6 +8,7 @@
 #include "serve/openai_chat.h"
 #include "serve/openai_completions.h"
 #include "serve/openai_responses.h"
+#include "serve/web_page.h"
 #include "serve/work_queue.h"
 
 #include <nlohmann/json.hpp>
@@ -21,8 +22,8 @@ namespace {
 constexpr int kWorkThreads = 2;
 constexpr const char* kJsonType = "application/json";
 
-/// Whoever watches a server need not know its keys.
-bool is_open(std::string_view path) { return path == "/health" || path == "/ready" || path == "/version"; }
+/// Whoever watches a server need not know its keys; the web page asks its user for one.
+bool is_open(std::string_view path) { return path == "/health" || path == "/ready" || path == "/version" || is_web_page(path); }
 
 }  // namespace
 
@@ -67,6 +68,7 @@ struct Server::Parts {
   }
 
   void add_pages() {
+    for (const std::string& path : web_page_paths()) add_get(path.c_str(), web_page);
     add_get("/health", [](const HttpRequest&) { return json_response(200, {{"status", "ok"}}); });
     add_get("/ready", [this](const HttpRequest&) {
       return is_taking ? json_response(200, {{"status", "ready"}}) : json_response(503, {{"status", "stopping"}});
