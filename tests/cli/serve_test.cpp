@@ -20,14 +20,16 @@ using testing::HasSubstr;
 Outcome serve_once(const std::string& options, const std::string& path, const Json& body, const std::string& environment = {}) {
   const std::string text = dump_json(body);
   const std::string script = R"SH(
-    said=$(mktemp) && "$CALANDRA" serve --port 0 )SH" +
+    said=$(mktemp)
+    "$CALANDRA" serve --port 0 )SH" +
                              options + R"SH( 2>"$said" & server=$!
-    for _ in $(seq 600); do port=$(sed -n 's/.* on http:\/\/127.0.0.1:\([0-9]*\),.*/\1/p' "$said"); [ -n "$port" ] && break; sleep 0.1; done
+    trap 'kill -KILL "$server" 2>/dev/null; rm "$said"' EXIT
+    for _ in $(seq 500); do port=$(sed -n 's/.* on http:\/\/127.0.0.1:\([0-9]*\),.*/\1/p' "$said"); [ -n "$port" ] && break; sleep 0.1; done
     exec 3<>"/dev/tcp/127.0.0.1/$port"
     printf 'POST %s HTTP/1.0\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %s\r\n\r\n%s' "$1" "${#2}" "$2" >&3
     cat <&3
     kill -TERM "$server"; wait "$server"; printf '\nexit %s\n' "$?"
-    cat "$said" >&2; rm "$said"
+    cat "$said" >&2
   )SH";
   const auto quoted = [](const std::string& word) {
     std::string out = "'";
