@@ -1,6 +1,8 @@
 // The server as a whole, through sockets: keys, routes, shapes of errors, clients that leave, an orderly end.
 
 #include "base/json.h"
+#include "serve/answer_stream.h"
+#include "serve/chat_request.h"
 #include "serve/client.h"
 #include "serve/scripted_answers.h"
 #include "serve/server.h"
@@ -12,6 +14,7 @@
 
 #include <mutex>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -218,6 +221,33 @@ TEST_F(ServerTest, AnAnswerCutOffByTheEndIsCancelled) {
   // The engine may still be at it: nobody hears.
   answers_.listener(0).gained(70, step("x"));
   answers_.listener(0).ended(summary(AnswerOutcome::Cancelled), {});
+}
+
+/// Its client leaves while a request is being taken in, before anyone knows the request's id.
+class LeftAnswers : public AnswerService {
+ public:
+  AnswerSubmission submit(AnswerRequest, std::shared_ptr<AnswerListener>) override {
+    ++num_submitted;
+    client.request_stop();
+    return RequestId{7};
+  }
+  void cancel(RequestId id) override { cancelled.push_back(static_cast<std::uint64_t>(id)); }
+
+  std::stop_source client;
+  int num_submitted = 0;
+  std::vector<std::uint64_t> cancelled;
+};
+
+TEST(SubmitAnswers, AClientThatLeavesWhileItsRequestIsTakenInIsCancelledToo) {
+  const ApiBench bench(nullptr);
+  LeftAnswers answers;
+  AnswerJob job = prepare_completion(bench.model(), {5, 6}, default_options(bench.model()), "prompt");
+  job.count = 3;
+  auto sink = std::make_shared<AnswerCollector>(
+      3, [](const std::vector<WholeAnswer>&, const AnswerUsage&) { FAIL(); }, [](const ApiError&) { FAIL(); });
+  submit_answers(answers, bench.model(), std::move(job), std::move(sink), answers.client.get_token());
+  EXPECT_EQ(answers.num_submitted, 1);
+  EXPECT_EQ(answers.cancelled, (std::vector<std::uint64_t>{7}));
 }
 
 }  // namespace
