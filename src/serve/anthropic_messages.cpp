@@ -7,6 +7,7 @@
 #include "serve/chat_request.h"
 #include "serve/json_body.h"
 #include "serve/request_fields.h"
+#include "serve/response_format.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -228,11 +229,12 @@ ChatInput read_conversation(RequestFields& fields, const ServedModel& model, std
 
   fields.refuse_if_used({"container", "mcp_servers"}, "this server runs no tools of its own");
   if (std::optional<RequestFields> output = fields.fields("output_config")) {
+    if (std::optional<RequestFields> format = output->fields("format")) input.grammar = read_text_format(*format, model);
     output->ignore({"effort"});
-    output->refuse_if_used({"format", "task_budget"}, "is not supported");
+    output->refuse_if_used({"task_budget"}, "is not supported");
     output->finish();
   }
-  fields.refuse_if_used({"output_format"}, "is not supported");
+  fields.refuse_if_used({"output_format"}, "use output_config.format");
   fields.ignore({"cache_control", "context_management", "speed"});
   return input;
 }

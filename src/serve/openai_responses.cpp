@@ -293,7 +293,8 @@ ResponsesRequest read_responses_request(const Json& body, const ServedModel& mod
   fields.finish();
 
   const Json* tool_choice = fields.find("tool_choice");
-  const Json* text = fields.find("text");
+  Json text = {{"format", {{"type", "text"}}}};
+  if (const Json* given = fields.find("text")) text.update(*given);
   request.echo = {{"instructions", instructions ? Json(*instructions) : Json()},
                   {"max_output_tokens", max_tokens ? Json(*max_tokens) : Json()},
                   {"metadata", metadata != nullptr ? *metadata : Json::object()},
@@ -302,7 +303,7 @@ ResponsesRequest read_responses_request(const Json& body, const ServedModel& mod
                   {"reasoning", {{"effort", effort ? Json(*effort) : Json()}, {"summary", nullptr}}},
                   {"store", false},
                   {"temperature", options.sampling.temperature},
-                  {"text", text != nullptr ? *text : Json::object({{"format", {{"type", "text"}}}})},
+                  {"text", std::move(text)},
                   {"tool_choice", tool_choice != nullptr ? *tool_choice : Json("auto")},
                   {"tools", tools != nullptr ? *tools : Json::array()},
                   {"top_p", options.sampling.top_p},

@@ -250,6 +250,17 @@ TEST(AnthropicMessages, CountedTokensAreThoseOfThePrompt) {
   EXPECT_TRUE(counter.answers.requests.empty());
 }
 
+TEST(AnthropicMessages, AFormatConstrainsTheAnswer) {
+  ApiBench bench(anthropic_messages);
+  bench.answers.script = {.pieces = {"7"}};
+  bench.ask(hello(), kPath);
+  EXPECT_EQ(bench.answers.requests.back().guide, nullptr);
+  const Json format = {{"type", "json_schema"}, {"schema", {{"type", "integer"}}}};
+  const ApiReply reply = bench.ask(with(hello(), "output_config", {{"format", format}, {"effort", "low"}}), kPath);
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  EXPECT_NE(bench.answers.requests.back().guide, nullptr);
+}
+
 TEST(AnthropicMessages, WhatIsWrongIsNamed) {
   ApiBench bench(anthropic_messages);
   const auto message = [](Json content, const char* role = "user") {
@@ -282,7 +293,7 @@ TEST(AnthropicMessages, WhatIsWrongIsNamed) {
       {"tools", Json::array({{{"name", "f"}}}), "tools[0].input_schema: "},
       {"tool_choice", {{"type", "tool"}, {"name", "f"}}, "tool_choice: "},
       {"mcp_servers", Json::array({1}), "mcp_servers: "},
-      {"output_config", {{"format", {{"type", "json_schema"}}}}, "output_config.format: "},
+      {"output_config", {{"format", {{"type", "json_schema"}}}}, "output_config.format.schema: "},
       {"stream", "yes", "stream: "},
       {"max_token", 1, "max_token: no such field"},
   };

@@ -302,6 +302,24 @@ TEST(OpenAiResponses, EffortSwitchesThinking) {
   }
 }
 
+TEST(OpenAiResponses, AFormatConstrainsTheAnswerAndIsRepeated) {
+  ApiBench bench(openai_responses);
+  bench.answers.script = {.pieces = {"ok"}};
+  Json body = agent();
+  body.erase("tools");
+  body["text"] = {{"verbosity", "low"}};
+  EXPECT_EQ(bench.ask(body, kPath).json()["text"]["format"], (Json{{"type", "text"}}));
+  EXPECT_EQ(bench.answers.requests.back().guide, nullptr);
+  for (const Json& format : {Json{{"type", "json_object"}},
+                             Json{{"type", "json_schema"}, {"name", "n"}, {"strict", true}, {"schema", {{"type", "integer"}}}}}) {
+    body["text"] = {{"format", format}};
+    const ApiReply reply = bench.ask(body, kPath);
+    ASSERT_EQ(reply.status, 200) << reply.body;
+    EXPECT_EQ(reply.json()["text"]["format"], format);
+    EXPECT_NE(bench.answers.requests.back().guide, nullptr);
+  }
+}
+
 TEST(OpenAiResponses, WhatIsWrongOrStoredIsNamed) {
   ApiBench bench(openai_responses);
   const auto item = [](const char* text) { return Json::array({parse_json(text, "test")}); };
@@ -327,6 +345,7 @@ TEST(OpenAiResponses, WhatIsWrongOrStoredIsNamed) {
       {"include", {"message.output_text.logprobs"}, "include[0]"},
       {"reasoning", {{"effort", "immense"}}, "reasoning.effort"},
       {"text", {{"format", {{"type", "xml"}}}}, "text.format.type"},
+      {"text", {{"format", {{"type", "json_schema"}, {"name", "n"}}}}, "text.format.schema"},
       {"truncation", "auto", "truncation"},
       {"top_logprobs", 3, "top_logprobs"},
       {"max_output_tokens", 0, "max_output_tokens"},

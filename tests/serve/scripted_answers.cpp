@@ -3,6 +3,7 @@
 #include "base/json.h"
 #include "serve/api_error.h"
 #include "serve/exchange.h"
+#include "serve/grammar_cache.h"
 
 #include <gtest/gtest.h>
 
@@ -26,6 +27,12 @@ const ChatTemplate& bundled_template() {
 }
 
 constexpr std::int32_t kStopId = 3;
+constexpr std::int64_t kNumSamplable = 4096;
+
+GrammarCache& bundled_grammars() {
+  static GrammarCache grammars(bundled_tokenizer(), std::vector<std::int32_t>{kStopId}, kNumSamplable);
+  return grammars;
+}
 
 }  // namespace
 
@@ -89,7 +96,8 @@ ApiBench::ApiBench(Handler handler) : handler_(handler) {
   model_.tokenizer = &bundled_tokenizer();
   model_.chat_template = &bundled_template();
   model_.defaults.stop_ids = {kStopId};
-  model_.num_samplable = 4096;
+  model_.num_samplable = kNumSamplable;
+  model_.grammars = &bundled_grammars();
   model_.context = 100'000;
 }
 
