@@ -11,10 +11,17 @@
 namespace calandra {
 namespace {
 
-/// How deep the brackets of a text go. Right up to the first place where it is no JSON: the parser stops there.
-int nesting_of(std::string_view text) {
-  int depth = 0, deepest = 0;
+/// How deep the brackets of a text go, and how many keys its largest object has. Right up to the first place where it is no JSON: the
+/// parser stops there.
+struct Extent {
+  int depth = 0;
+  int keys = 0;  // of one object
+};
+Extent extent_of(std::string_view text) {
+  Extent most;
+  int depth = 0;
   bool in_string = false;
+  std::vector<int> keys(1);  // of the objects that are open
   for (std::size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
     if (in_string) {
@@ -22,14 +29,21 @@ int nesting_of(std::string_view text) {
       if (c == '"') in_string = false;
     } else if (c == '"') {
       in_string = true;
+    } else if (c == ':') {
+      most.keys = std::max(most.keys, ++keys.back());
     } else if (c == '[' || c == '{') {
-      deepest = std::max(deepest, ++depth);
-    } else if (c == ']' || c == '}') {
+      most.depth = std::max(most.depth, ++depth);
+      if (depth > kMaxJsonNesting) return most;
+      keys.push_back(0);
+    } else if ((c == ']' || c == '}') && depth > 0) {
       --depth;
+      keys.pop_back();
     }
   }
-  return deepest;
+  return most;
 }
+
+bool is_within_limits(const Extent& extent) { return extent.depth <= kMaxJsonNesting && extent.keys <= kMaxJsonKeys; }
 
 [[noreturn]] void refuse_nesting(const std::string& where) {
   fail("{}: nested deeper than {}, expected JSON that is less deep", where, kMaxJsonNesting);
@@ -47,7 +61,9 @@ Json parse_watched(std::string_view text, const std::string& where, const Json::
 }  // namespace
 
 Json parse_json(std::string_view text, const std::string& where) {
-  if (nesting_of(text) > kMaxJsonNesting) refuse_nesting(where);
+  const Extent extent = extent_of(text);
+  if (extent.depth > kMaxJsonNesting) refuse_nesting(where);
+  if (extent.keys > kMaxJsonKeys) fail("{}: an object of {} keys, expected at most {}", where, extent.keys, kMaxJsonKeys);
   return parse_watched(text, where, nullptr);
 }
 
@@ -68,7 +84,7 @@ Json parse_json_with_unique_keys(std::string_view text, const std::string& where
 }
 
 std::optional<Json> try_parse_json(std::string_view text) {
-  if (nesting_of(text) > kMaxJsonNesting) return std::nullopt;
+  if (!is_within_limits(extent_of(text))) return std::nullopt;
   Json json = Json::parse(text, nullptr, false);
   if (json.is_discarded()) return std::nullopt;
   return json;
@@ -79,7 +95,7 @@ std::optional<Json> try_parse_json_outline(std::string_view text) {
   return Json::parse(text, [](int depth, Json::parse_event_t, Json&) { return depth == 0; });
 }
 
-bool is_json(std::string_view text) { return nesting_of(text) <= kMaxJsonNesting && Json::accept(text); }
+bool is_json(std::string_view text) { return is_within_limits(extent_of(text)) && Json::accept(text); }
 
 void check_nesting(const Json& json, const std::string& where) {
   std::vector<const Json*> level, next;

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,7 @@ struct ApiContext {
   const ServedModel& model;
   AnswerService& answers;
   std::optional<std::chrono::nanoseconds> time_limit;  // of a request, from its submission to its end
+  std::span<const std::string> api_keys = {};          // none: everyone may ask
 };
 
 }  // namespace calandra

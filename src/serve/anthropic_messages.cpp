@@ -431,7 +431,7 @@ void anthropic_messages(const ApiContext& context, const HttpRequest& request, c
   fields.finish();
 
   AnswerJob job = prepare_chat(context.model, std::move(input), std::move(options));
-  job.client = client_of(request);
+  job.client = client_of(context, request);
   job.time_limit = context.time_limit;
   auto reply = std::make_shared<MessagesReply>(responder, request, context.model.name(), std::ssize(job.prompt), is_stream);
   submit_answers(context.answers, context.model, std::move(job), std::move(reply), responder.gone());

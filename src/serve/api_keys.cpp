@@ -29,16 +29,21 @@ std::optional<std::string_view> bearer_token(std::string_view value) {
 
 }  // namespace
 
-bool authorised(const HttpRequest& request, const std::vector<std::string>& keys) {
-  if (keys.empty()) return true;
+std::optional<std::size_t> key_of(const HttpRequest& request, std::span<const std::string> keys) {
   std::optional<std::string_view> bearer;
   if (const auto value = request.headers.find("Authorization")) bearer = bearer_token(*value);
-  bool is_known = false;
+  std::optional<std::size_t> found;
   for (const std::optional<std::string_view> offered : {bearer, request.headers.find("x-api-key")}) {
     if (!offered || offered->empty()) continue;
-    for (const std::string& key : keys) is_known = equal_in_constant_time(*offered, key) || is_known;
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      if (equal_in_constant_time(*offered, keys[i]) && !found) found = i;
+    }
   }
-  return is_known;
+  return found;
+}
+
+bool authorised(const HttpRequest& request, std::span<const std::string> keys) {
+  return keys.empty() || key_of(request, keys).has_value();
 }
 
 }  // namespace calandra

@@ -3,13 +3,18 @@
 
 #include "serve/http_message.h"
 
+#include <cstddef>
+#include <optional>
+#include <span>
 #include <string>
-#include <vector>
 
 namespace calandra {
 
-/// Whether the request has one of the keys, as `Authorization: Bearer KEY` (OpenAI's clients) or `x-api-key: KEY`
-/// (Anthropic's). Without any key to have, everyone may ask. Takes the same time for every wrong key of a length.
-bool authorised(const HttpRequest& request, const std::vector<std::string>& keys);
+/// Which of the keys the request has, as `Authorization: Bearer KEY` (OpenAI's clients) or `x-api-key: KEY`
+/// (Anthropic's). Takes the same time for every wrong key of a length.
+std::optional<std::size_t> key_of(const HttpRequest& request, std::span<const std::string> keys);
+
+/// Whether it has one. Without any key to have, everyone may ask.
+bool authorised(const HttpRequest& request, std::span<const std::string> keys);
 
 }  // namespace calandra

@@ -4,6 +4,7 @@
 #include "checkpoint/key_reader.h"
 #include "engine/generate.h"
 #include "serve/api_error.h"
+#include "serve/api_keys.h"
 #include "serve/opening_guide.h"
 
 #include <algorithm>
@@ -117,6 +118,9 @@ std::shared_ptr<const OpeningPlan> opening_plan(const ServedModel& model, const 
 
 /// A grammar says when an answer may end: what else moves its end would leave nothing that may come.
 void check_grammar_options(const GenerationOptions& options, const ServedModel& model) {
+  const auto& bias = options.sampling.logit_bias;
+  if (std::any_of(bias.begin(), bias.end(), [](const TokenBias& one) { return static_cast<double>(one.bias) <= -kMostBias; }))
+    refuse_field("logit_bias", "no bans together with a constrained output, which may need what they ban");
   if (options.min_tokens > 0) refuse_field("min_tokens", "not together with a constrained output, which says when it may end");
   if (options.stop_ids.size() < model.defaults.stop_ids.size())
     refuse_field("ignore_eos", "not together with a constrained output, which says when it may end");
@@ -178,6 +182,7 @@ void read_sampling(RequestFields& fields, const ServedModel& model, GenerationOp
   options.min_tokens = fields.integer("min_tokens", 0, kMaxContext).value_or(0);
   if (fields.boolean("ignore_eos").value_or(false)) options.stop_ids.clear();
   if (const Json* ids = fields.array("stop_token_ids")) {
+    if (ids->size() > kMostStops) fields.refuse("stop_token_ids", fmt::format("at most {} ids", kMostStops));
     for (std::size_t i = 0; i < ids->size(); ++i) {
       options.stop_ids.push_back(read_token_id((*ids)[i], element_path(fields.path_of("stop_token_ids"), i), model));
     }
@@ -193,8 +198,10 @@ std::vector<std::string> read_stop(RequestFields& fields, const char* key) {
       fields.refuse(key, "a text, or an array of texts, none of them empty");
     }
     stop.push_back(text.get<std::string>());
+    if (stop.back().size() > kMostStopBytes) fields.refuse(key, fmt::format("texts of at most {} bytes", kMostStopBytes));
   };
   if (json->is_array()) {
+    if (json->size() > kMostStops) fields.refuse(key, fmt::format("at most {} texts", kMostStops));
     for (const Json& text : *json) add(text);
   } else {
     add(*json);
@@ -275,11 +282,9 @@ AnswerJob prepare_completion(const ServedModel& model, std::vector<std::int32_t>
   return job;
 }
 
-std::uint64_t client_of(const HttpRequest& request) {
-  const auto key = request.headers.find("x-api-key");
-  const auto authorization = request.headers.find("Authorization");
-  const std::string_view address = std::string_view(request.peer).substr(0, request.peer.rfind(':'));
-  return std::hash<std::string_view>()(key ? *key : authorization ? *authorization : address);
+std::uint64_t client_of(const ApiContext& context, const HttpRequest& request) {
+  if (const auto key = key_of(request, context.api_keys)) return *key;
+  return std::hash<std::string_view>()(std::string_view(request.peer).substr(0, request.peer.rfind(':')));
 }
 
 }  // namespace calandra

@@ -59,6 +59,10 @@ struct AnswerJob {
   bool only_first_call = false;
 };
 
+/// Every token of every answer is looked at for them.
+inline constexpr std::size_t kMostStops = 256;
+inline constexpr std::size_t kMostStopBytes = 4096;  // of one text
+
 /// At most so many answers to one prompt.
 inline constexpr int kMostAnswers = 128;
 
@@ -91,7 +95,7 @@ ChatPrompt render_chat(const ServedModel& model, const ChatInput& input);
 AnswerJob prepare_completion(const ServedModel& model, std::vector<std::int32_t> prompt, GenerationOptions options,
                              const char* field, std::shared_ptr<const Grammar> grammar = nullptr);
 
-/// Who a request is from, for fairness between clients: its API key, or else the address it came from.
-std::uint64_t client_of(const HttpRequest& request);
+/// Who a request is from, for fairness between clients: the API key that was accepted, or without keys the address it came from.
+std::uint64_t client_of(const ApiContext& context, const HttpRequest& request);
 
 }  // namespace calandra

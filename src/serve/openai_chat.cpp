@@ -188,7 +188,7 @@ void openai_chat(const ApiContext& context, const HttpRequest& request, const Ht
   AnswerJob job = prepare_chat(model, std::move(input), std::move(options));
   job.count = count;
   job.priority = priority;
-  job.client = client_of(request);
+  job.client = client_of(context, request);
   job.time_limit = context.time_limit;
 
   const ReplyHead head{.id = reply_id("chatcmpl-", request),

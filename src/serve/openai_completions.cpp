@@ -271,7 +271,7 @@ void openai_completions(const ApiContext& context, const HttpRequest& request, c
     AnswerJob& job = jobs.emplace_back(prepare_completion(model, prompt, options, "prompt", grammar));
     job.count = completion.count;
     job.priority = priority;
-    job.client = client_of(request);
+    job.client = client_of(context, request);
     job.time_limit = context.time_limit;
   }
 

@@ -515,7 +515,7 @@ void openai_responses(const ApiContext& context, const HttpRequest& request, con
   ResponsesRequest read = read_responses_request(parse_body(request), context.model);
   AnswerJob job = prepare_chat(context.model, std::move(read.input), std::move(read.options));
   job.priority = read.priority;
-  job.client = client_of(request);
+  job.client = client_of(context, request);
   job.time_limit = context.time_limit;
   auto reply = std::make_shared<ResponsesReply>(responder, request, context.model.name(), std::move(read.echo), read.is_stream);
   submit_answers(context.answers, context.model, std::move(job), std::move(reply), responder.gone());

@@ -29,7 +29,7 @@ bool is_open(std::string_view path) { return path == "/health" || path == "/read
 
 struct Server::Parts {
   Parts(ServerOptions given, ServedModel served, AnswerService& answers)
-      : options(std::move(given)), model(std::move(served)), context{model, answers, options.time_limit} {
+      : options(std::move(given)), model(std::move(served)), context{model, answers, options.time_limit, options.api_keys} {
     add_pages();
     add_apis();
   }

@@ -86,5 +86,21 @@ TEST(Json, SpaceAtTheEndsIsTrimmed) {
   EXPECT_EQ(trim_json_space(" \n"), "");
 }
 
+TEST(Json, AnObjectOfTooManyKeysIsRefusedBeforeItTakesTime) {
+  const auto object = [](int keys) {
+    std::string text = "{";
+    for (int i = 0; i < keys; ++i) text += (i == 0 ? "\"k" : ",\"k") + std::to_string(i) + "\":{}";
+    return text + "}";
+  };
+  EXPECT_EQ(parse_json(object(kMaxJsonKeys), "it").size(), static_cast<std::size_t>(kMaxJsonKeys));
+  EXPECT_EQ(error_of([&] { parse_json("[" + object(1'000'000) + "]", "it"); }),
+            "it: an object of 1000000 keys, expected at most 10000");
+  EXPECT_FALSE(try_parse_json(object(kMaxJsonKeys + 1)).has_value());
+  // Many small ones, and colons in texts, are none.
+  std::string many = "[";
+  for (int i = 0; i < 20'000; ++i) many += R"({"a":":::"},)";
+  EXPECT_EQ(parse_json(many + "0]", "it").size(), 20'001u);
+}
+
 }  // namespace
 }  // namespace calandra
