@@ -347,7 +347,7 @@ const percent = (value) => (Number.isFinite(value) ? `${short(value * 100)} %` :
 const mebibytes = (bytes) => `${short(bytes / 2 ** 20)} MiB`;
 
 // Each: its name, its value from the samples of now, of the look before and the seconds between, and how that is written.
-// One whose samples the server does not have is NaN from the beginning, and is not shown.
+// One whose samples the server does not have is no number, and is not shown.
 const growth = (name) => (now, before) => now.get(name) - before.get(name);
 const rate = (name) => (now, before, seconds) => growth(name)(now, before) / seconds;
 const gauge = (name) => (now) => now.get(name);
@@ -381,7 +381,7 @@ class Plot {
 
   add(now, before, seconds) {
     const value = this.value(now, before, seconds);
-    this.figure.hidden = Number.isNaN(value);
+    this.figure.hidden = !Number.isFinite(value);
     if (this.figure.hidden) return;
     this.values = [...this.values, value].slice(-looksShown);
     this.figure.querySelector("output").textContent = this.write(value, now);
