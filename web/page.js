@@ -122,12 +122,23 @@ function append(element, text) {
   element.firstChild.appendData(text);
 }
 
-/** Runs `change`, and stays at the end of the log if it was shown. */
-function keepingEnd(change) {
+// The end of the log is followed until the user scrolls up, once a frame: to measure the log for every token would cost more than the rest.
+let follows = true;
+let lastTop = 0;
+let frame = 0;
+
+function noteScroll() {
   const log = byId("log");
   const isAtEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
-  change();
-  if (isAtEnd) log.scrollTop = log.scrollHeight;
+  follows = isAtEnd || (follows && log.scrollTop >= lastTop);
+  lastTop = log.scrollTop;
+}
+
+function followEnd() {
+  frame ||= requestAnimationFrame(() => {
+    frame = 0;
+    if (follows) byId("log").scrollTop = byId("log").scrollHeight;
+  });
 }
 
 function addArticle(role, name) {
@@ -244,7 +255,8 @@ function takeInput() {
     append(addArticle("user", "You").querySelector(".content"), text);
     byId("prompt").value = "";
   }
-  byId("log").scrollTop = byId("log").scrollHeight;
+  follows = true;
+  followEnd();
   return true;
 }
 
@@ -280,10 +292,11 @@ async function send() {
       body: JSON.stringify(body),
       signal: abort.signal,
     });
-    keepingEnd(() => { answer = new Answer(); });
+    answer = new Answer();
     for await (const data of events(response.body)) {
       if (data === "[DONE]") isWhole = true;
-      else keepingEnd(() => answer.take(JSON.parse(data)));
+      else answer.take(JSON.parse(data));
+      followEnd();
     }
     if (!isWhole) throw new RequestError(0, "the connection ended before the answer did");
     note = answer.finish === "length" ? "cut off: no more tokens" : "";
@@ -295,7 +308,8 @@ async function send() {
   setRunning(null);
   say(note || "answered", isBad);
   if (!answer) return putBack();
-  keepingEnd(() => { openCalls = answer.end(isWhole, note); });
+  openCalls = answer.end(isWhole, note);
+  followEnd();
   messages.push(answer.message);
   openCalls[0]?.result.focus();
 }
@@ -475,6 +489,7 @@ byId("stop").addEventListener("click", () => {
 byId("new").addEventListener("click", newChat);
 byId("toggle").addEventListener("click", () => showSide(byId("side").hidden));
 byId("live").addEventListener("toggle", watch);
+byId("log").addEventListener("scroll", noteScroll);
 
 restoreSettings();
 showSide(matchMedia("(min-width: 64rem)").matches);
