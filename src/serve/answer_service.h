@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -44,7 +43,7 @@ struct ApiContext {
   const ServedModel& model;
   AnswerService& answers;
   std::optional<std::chrono::nanoseconds> time_limit;  // of a request, from its submission to its end
-  std::span<const std::string> api_keys = {};          // none: everyone may ask
+  std::vector<std::string> api_keys = {};              // none: everyone may ask
 };
 
 }  // namespace calandra

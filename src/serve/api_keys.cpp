@@ -29,7 +29,7 @@ std::optional<std::string_view> bearer_token(std::string_view value) {
 
 }  // namespace
 
-std::optional<std::size_t> key_of(const HttpRequest& request, std::span<const std::string> keys) {
+std::optional<std::size_t> key_of(const HttpRequest& request, const std::vector<std::string>& keys) {
   std::optional<std::string_view> bearer;
   if (const auto value = request.headers.find("Authorization")) bearer = bearer_token(*value);
   std::optional<std::size_t> found;
@@ -42,7 +42,7 @@ std::optional<std::size_t> key_of(const HttpRequest& request, std::span<const st
   return found;
 }
 
-bool authorised(const HttpRequest& request, std::span<const std::string> keys) {
+bool authorised(const HttpRequest& request, const std::vector<std::string>& keys) {
   return keys.empty() || key_of(request, keys).has_value();
 }
 
