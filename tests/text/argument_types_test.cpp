@@ -1,4 +1,5 @@
 #include "text/argument_types.h"
+#include "base/json.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -47,7 +48,7 @@ TEST(ArgumentTypes, SchemasThatReferToThemselvesEndSoon) {
 
 TEST(ArgumentTypes, LongPythonLiteralsTakeLinearTime) {
   std::string python = "{", json = "{";
-  for (int i = 0; i < 20'000; ++i) {
+  for (int i = 0; i < kMaxJsonKeys; ++i) {
     python += (i ? ", '" : "'") + std::to_string(i) + "': None";
     json += (i ? ", \"" : "\"") + std::to_string(i) + "\": null";
   }
