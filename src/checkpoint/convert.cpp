@@ -8,6 +8,7 @@
 #include "checkpoint/stored_weights.h"
 #include "checkpoint/target_folder.h"
 #include "kernels/kernels.h"
+#include "tensor/element.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -141,7 +142,7 @@ float most_of(StoredAs stored) {
   switch (stored) {
     case StoredAs::Fp8:
     case StoredAs::Fp8PowerOfTwo:
-    case StoredAs::Fp8E8m0: return 448 * kMostFp8Scale;
+    case StoredAs::Fp8E8m0: return kE4m3Largest * kMostFp8Scale;
     case StoredAs::Bf16: return 0x1.FEp127f;  // above it is half a step to infinity
     case StoredAs::F32:
     case StoredAs::Mxfp4: return std::numeric_limits<float>::max();

@@ -1,6 +1,7 @@
 #include "engine/engine.h"
 
 #include "base/error.h"
+#include "engine/session.h"
 #include "plan/available_memory.h"
 #include "schedule/scheduler.h"
 
@@ -29,13 +30,6 @@ AnswerOutcome outcome_of(FinishReason reason) {
   return AnswerOutcome::Failed;
 }
 
-std::int64_t context_of(const Model& model, const EngineOptions& options) {
-  const std::int64_t limit = model.config().context;
-  if (options.context < 0 || options.context > limit)
-    fail("context of {} tokens: expected 1 to the model's {} (--context N asks for more by name)", options.context, limit);
-  return options.context == 0 ? limit : options.context;
-}
-
 std::int64_t pool_blocks_of(const Model& model, const EngineOptions& options) {
   const std::int64_t bytes = options.pool_bytes > 0 ? options.pool_bytes : default_pool_bytes(model, options);
   const MemoryLayout layout = model.layout();
@@ -49,7 +43,7 @@ std::int64_t pool_blocks_of(const Model& model, const EngineOptions& options) {
 
 std::int64_t default_pool_bytes(const Model& model, const EngineOptions& options) {
   const MemoryLayout layout = model.layout();
-  const std::int64_t sequence = layout.sequence_blocks(context_of(model, options)) * layout.block_bytes;
+  const std::int64_t sequence = layout.sequence_blocks(checked_context(model, options.context)) * layout.block_bytes;
   return std::clamp(available_memory_bytes() / 2, sequence, options.limits.max_running * sequence);
 }
 
@@ -58,7 +52,7 @@ class Engine::Runner {
   Runner(Model& model, const EngineOptions& options, std::shared_ptr<StepListener> steps)
       : model_(model),
         steps_(std::move(steps)),
-        context_(context_of(model, options)),
+        context_(checked_context(model, options.context)),
         pool_(model.layout(), pool_blocks_of(model, options), options.freed),
         scheduler_(model.layout(), pool_.blocks().num_blocks(), options.limits) {
     statistics_.context = context_;
@@ -207,14 +201,12 @@ class Engine::Runner {
     preempted_.clear();
     admitted_.clear();
     for (;;) {
-      // Memory of the ended goes first: the scheduler gives it to others.
-      telling_ = !ended_.empty();
+      if (!stopping_) step_ = scheduler_.next_step(now());
+      for (const RequestId id : step_.expired) end(id, AnswerOutcome::TimedOut);
+      // Their memory goes first of all: the scheduler may have given it to others.
       ending_.swap(ended_);
+      telling_ = !ending_.empty();
       if (stopping_) return telling_;
-      step_ = scheduler_.next_step(now());
-      for (const RequestId id : step_.expired) {
-        end(id, AnswerOutcome::TimedOut);
-      }
       for (const RequestId id : step_.preempted) preempted_.push_back(find(id));
       for (const Admission& admission : step_.admitted) admitted_.emplace_back(find(admission.id), admission);
       for (const ScheduledSlice& slice : step_.slices) {
@@ -223,9 +215,6 @@ class Engine::Runner {
         work_.back().answer = find(slice.id);
         work_.back().slice = slice;
       }
-      for (auto& answer : ended_) ending_.push_back(std::move(answer));
-      ended_.clear();
-      telling_ = !ending_.empty();
       if (telling_ || !work_.empty()) return true;
       if (const auto deadline = scheduler_.next_deadline()) {
         wake_.wait_until(lock, Clock::time_point(std::chrono::duration_cast<Clock::duration>(*deadline)));
@@ -288,16 +277,9 @@ class Engine::Runner {
     for (const std::unique_ptr<Answer>& answer : ending_) {
       const std::string rest = answer->builder.cancel();
       AnswerSummary& summary = answer->summary;
-      const Instant end = now();
       summary.made_tokens = std::ssize(answer->builder.ids());
-      summary.total_seconds = seconds(end - answer->submitted);
+      summary.total_seconds = seconds(now() - answer->submitted);
       if (!answer->admitted) summary.queue_seconds = summary.total_seconds;
-      {
-        const std::lock_guard lock(mutex_);
-        statistics_.prompt_tokens += summary.prompt_tokens;
-        statistics_.cached_tokens += summary.cached_tokens;
-        statistics_.made_tokens += summary.made_tokens;
-      }
       answer->listener->ended(summary, rest);
     }
     ending_.clear();

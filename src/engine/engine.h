@@ -87,14 +87,11 @@ struct EngineOptions {
 /// Half of the memory that is available beside the weights, at least one sequence of the whole context, at most `max_running` of them.
 std::int64_t default_pool_bytes(const Model& model, const EngineOptions& options);
 
-/// Since the start, or of the last step.
+/// Of the scheduler, and of the last step.
 struct EngineStatistics {
   ScheduleStatistics schedule;
   std::int64_t context = 0;
   std::int64_t block_bytes = 0;
-  std::int64_t prompt_tokens = 0;  // of answers that have ended
-  std::int64_t cached_tokens = 0;
-  std::int64_t made_tokens = 0;
   double step_seconds = 0;  // of the last step: the pass, and drawing tokens
   double draw_seconds = 0;  // of these
 };

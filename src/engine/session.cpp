@@ -10,13 +10,6 @@ namespace {
 // Boundaries kept: the end of the prompt before and a few older ones.
 constexpr std::size_t kBoundaries = 4;
 
-std::int64_t checked_context(const Model& model, std::int64_t context) {
-  const std::int64_t limit = model.config().context;
-  if (context < 0 || context > limit)
-    fail("context of {} tokens: expected 1 to the model's {} (--context N asks for more by name)", context, limit);
-  return context == 0 ? limit : context;
-}
-
 /// Blocks for one sequence of `context` tokens, the boundaries beside it, and one sequence that resumes from one of them.
 std::int64_t blocks_for(const MemoryLayout& layout, std::int64_t context) {
   const auto boundaries = static_cast<std::int64_t>(kBoundaries);
@@ -25,6 +18,13 @@ std::int64_t blocks_for(const MemoryLayout& layout, std::int64_t context) {
 }
 
 }  // namespace
+
+std::int64_t checked_context(const Model& model, std::int64_t context) {
+  const std::int64_t limit = model.config().context;
+  if (context < 0 || context > limit)
+    fail("context of {} tokens: expected 1 to the model's {} (--context N asks for more by name)", context, limit);
+  return context == 0 ? limit : context;
+}
 
 Session::Session(Model& model, std::int64_t context, FreedMemory freed)
     : model_(model),

@@ -20,6 +20,9 @@ inline constexpr std::int64_t kPrefillTokens = 512;
 /// Rows of logits held at a time where those of many tokens are wanted: 157,184 floats each in the released models.
 inline constexpr std::int64_t kLogitRows = 64;
 
+/// The tokens that `context` asks for: 0 takes the model's. Throws Error for more than those, or fewer than none.
+std::int64_t checked_context(const Model& model, std::int64_t context);
+
 class Session {
  public:
   /// Called with (tokens done, tokens to do) between steps of a prefill; false stops it.

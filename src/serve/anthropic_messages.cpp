@@ -25,8 +25,6 @@
 namespace calandra {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 /// Clients send a thinking block back only with a signature. This one signs nothing and is not looked at.
 constexpr std::string_view kThinkingSignature = "calandra";
 

@@ -1,13 +1,12 @@
 #include "serve/api_error.h"
 
+#include "base/json.h"
 #include "serve/json_body.h"
 
 #include <nlohmann/json.hpp>
 
 namespace calandra {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 Json text_or_null(const std::string& text) { return text.empty() ? Json() : Json(text); }
 

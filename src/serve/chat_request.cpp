@@ -1,5 +1,6 @@
 #include "serve/chat_request.h"
 
+#include "base/json.h"
 #include "checkpoint/generation.h"
 #include "checkpoint/key_reader.h"
 #include "engine/generate.h"
@@ -15,8 +16,6 @@
 
 namespace calandra {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 std::vector<TokenBias> read_logit_bias(RequestFields& fields, const ServedModel& model) {
   const Json* json = fields.object("logit_bias");

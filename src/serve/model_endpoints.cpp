@@ -1,5 +1,6 @@
 #include "serve/model_endpoints.h"
 
+#include "base/json.h"
 #include "serve/api_error.h"
 #include "serve/chat_request.h"
 #include "serve/json_body.h"
@@ -12,8 +13,6 @@
 
 namespace calandra {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 /// "2026-11-30T11:14:31Z"
 std::string utc_text(std::int64_t unix_seconds) {

@@ -13,7 +13,6 @@
 namespace calandra {
 namespace {
 
-using Json = nlohmann::ordered_json;
 using Kind = OutputEvent::Kind;
 
 /// What a reply says beside the answer.

@@ -17,8 +17,6 @@
 namespace calandra {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 constexpr std::int64_t kDefaultTokens = 16;  // the API's
 
 /// What every reply needs to know of its request.

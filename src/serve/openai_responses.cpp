@@ -26,8 +26,6 @@
 namespace calandra {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 // Conversations: from items to chat messages.
 
 class InputReader {

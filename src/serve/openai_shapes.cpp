@@ -7,8 +7,6 @@
 namespace calandra {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 Json token_logprob(const TokenLogprob& entry, const Tokenizer& tokenizer) {
   const std::string_view bytes = tokenizer.token_bytes(entry.token);
   Json numbers = Json::array();

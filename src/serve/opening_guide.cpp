@@ -32,26 +32,19 @@ std::span<const std::uint64_t> OpeningGuide::allowed() {
     phase_ = Phase::Closing;
     index_ = 0;
   }
-  if (phase_ == Phase::Grammar) {
-    grammar_mask_.clear(static_cast<std::int32_t>(plan_->num_samplable));
-    state_->allowed(grammar_mask_);
-    for (const auto& alternative : {alternatives_.think, alternatives_.tool_call}) {
-      if (alternative) grammar_mask_.set(*alternative);
-    }
-    return grammar_mask_.words();
-  }
-  if (phase_ != Phase::Closing && phase_ != Phase::Opening) return {};
-  mask_.assign(static_cast<std::size_t>((plan_->num_samplable + 63) / 64), 0);
-  if (phase_ == Phase::Closing) allow(plan_->reasoning_end[index_]);
+  if (phase_ == Phase::Start || phase_ == Phase::Reasoning || phase_ == Phase::Free) return {};
+  mask_.clear(static_cast<std::int32_t>(plan_->num_samplable));
+  if (phase_ == Phase::Closing) mask_.set(plan_->reasoning_end[index_]);
   for (std::size_t i = 0; phase_ == Phase::Opening && i < fits_.size(); ++i) {
-    if (fits_[i]) allow(plan_->openings[i][index_]);
+    if (fits_[i]) mask_.set(plan_->openings[i][index_]);
   }
-  return mask_;
-}
-
-void OpeningGuide::allow(std::int32_t id) {
-  const auto bit = static_cast<std::size_t>(id);
-  mask_[bit / 64] |= std::uint64_t{1} << (bit % 64);
+  if (phase_ == Phase::Grammar) {
+    state_->allowed(mask_);
+    for (const auto& alternative : {alternatives_.think, alternatives_.tool_call}) {
+      if (alternative) mask_.set(*alternative);
+    }
+  }
+  return mask_.words();
 }
 
 void OpeningGuide::push(std::int32_t id) {

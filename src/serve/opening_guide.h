@@ -43,7 +43,6 @@ class OpeningGuide : public AnswerGuide {
 
   void begin_answer();
   void end_reasoning();
-  void allow(std::int32_t id);
   void watch_reasoning(std::int32_t id);
   void take_opening(std::int32_t id);
   void take_of_grammar(std::int32_t id);
@@ -54,10 +53,9 @@ class OpeningGuide : public AnswerGuide {
   std::string tail_;        // of the text, where a mark may have begun
   std::size_t index_ = 0;   // of the next token of what is forced
   std::vector<bool> fits_;  // for each opening: the tokens since its phase began are its first ones
-  std::vector<std::uint64_t> mask_;
+  TokenMask mask_;
   std::optional<GrammarState> state_;
   OpeningPlan::Alternatives alternatives_;  // that still may come
-  TokenMask grammar_mask_;
 };
 
 }  // namespace calandra

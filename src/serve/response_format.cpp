@@ -24,37 +24,42 @@ std::shared_ptr<const Grammar> compile(const ServedModel& model, GrammarKind kin
   }
 }
 
-/// The object that has a schema: what it is called and described as changes nothing, and every schema is kept to strictly.
+/// What an object is called and described as changes nothing, and every schema is kept to strictly.
 std::shared_ptr<const Grammar> read_schema(RequestFields& holder, const ServedModel& model) {
   holder.ignore({"name", "description", "strict"});
-  const RequestFields::Json* schema = holder.find("schema");
+  const Json* schema = holder.find("schema");
   if (schema == nullptr) holder.refuse("schema", "a JSON Schema");
   return compile(model, GrammarKind::JsonSchema, dump_json(*schema), holder.path_of("schema"));
+}
+
+/// Of the type that the format has; `read_schema_of` reads what a "json_schema" is.
+template <class ReadSchema>
+std::shared_ptr<const Grammar> read_format(RequestFields& format, const ServedModel& model, const std::string& object_field,
+                                           ReadSchema read_schema_of) {
+  const std::string type = format.word("type", {"text", "json_object", "json_schema"}).value_or("text");
+  std::shared_ptr<const Grammar> grammar;
+  if (type == "json_object") grammar = compile(model, GrammarKind::JsonObject, "", object_field);
+  if (type == "json_schema") grammar = read_schema_of();
+  format.finish();
+  return grammar;
 }
 
 }  // namespace
 
 std::shared_ptr<const Grammar> read_text_format(RequestFields& format, const ServedModel& model) {
-  const std::string type = format.word("type", {"text", "json_object", "json_schema"}).value_or("text");
-  std::shared_ptr<const Grammar> grammar;
-  if (type == "json_object") grammar = compile(model, GrammarKind::JsonObject, "", format.path_of("type"));
-  if (type == "json_schema") grammar = read_schema(format, model);
-  format.finish();
-  return grammar;
+  return read_format(format, model, format.path_of("type"), [&] { return read_schema(format, model); });
 }
 
 std::shared_ptr<const Grammar> read_response_format(RequestFields& fields, const ServedModel& model) {
   std::shared_ptr<const Grammar> grammar;
   if (std::optional<RequestFields> format = fields.fields("response_format")) {
-    const std::string type = format->word("type", {"text", "json_object", "json_schema"}).value_or("text");
-    if (type == "json_object") grammar = compile(model, GrammarKind::JsonObject, "", "response_format");
-    if (type == "json_schema") {
+    grammar = read_format(*format, model, "response_format", [&] {
       std::optional<RequestFields> holder = format->fields("json_schema");
       if (!holder) format->refuse("json_schema", "an object with a \"schema\"");
-      grammar = read_schema(*holder, model);
+      std::shared_ptr<const Grammar> of_schema = read_schema(*holder, model);
       holder->finish();
-    }
-    format->finish();
+      return of_schema;
+    });
   }
   if (const std::optional<std::string> text = fields.text("grammar")) {
     if (grammar) fields.refuse("grammar", "none beside a response_format");

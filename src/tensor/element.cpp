@@ -70,7 +70,7 @@ float e4m3_scale(float largest) {
 std::uint8_t e4m3_encode(float value) {
   if (std::isnan(value)) return 0x7F;
   const std::uint32_t sign = (std::bit_cast<std::uint32_t>(value) & kSignBit) >> 24;
-  const float magnitude = std::min(std::fabs(value), 448.0f);
+  const float magnitude = std::min(std::fabs(value), kE4m3Largest);
   return static_cast<std::uint8_t>(round_magnitude(magnitude, 3, 7) | sign);
 }
 

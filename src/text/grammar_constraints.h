@@ -4,6 +4,7 @@
 // What a list of schemas says together becomes a list of alternatives, each free of $ref, allOf, anyOf and oneOf on its own
 // level. oneOf is read as anyOf.
 
+#include "base/json.h"
 #include "text/grammar_number.h"
 
 #include <nlohmann/json.hpp>
@@ -18,8 +19,6 @@
 #include <vector>
 
 namespace calandra::grammar {
-
-using Json = nlohmann::ordered_json;
 
 enum JsonType : std::uint8_t { kNull = 1, kBoolean = 2, kNumber = 4, kString = 8, kObject = 16, kArray = 32, kAnyType = 63 };
 

@@ -1,14 +1,13 @@
 // Ling's prompt format, for checkpoints that come without a template. The bundled model's template says the same in Jinja.
 
-#include <algorithm>
-
+#include "base/json.h"
 #include "text/chat_template.h"
 #include "text/jinja_value.h"
 
+#include <algorithm>
+
 namespace calandra {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kTurnEnd = "<|role_end|>";
 constexpr std::string_view kThinkingOn = "detailed thinking on";
