@@ -199,9 +199,19 @@ void read_thinking(RequestFields& fields, const ServedModel& model, std::optiona
   thinking->finish();
 }
 
+/// A conversation that the server keeps. The code makes clients that prefer one, as the tool runner of Anthropic's SDK, send it whole instead.
+void refuse_thread(RequestFields& fields) {
+  if (fields.find("thread") == nullptr) return;
+  throw RequestError({.status = 400,
+                      .message = "thread: this server keeps no conversations: send all messages",
+                      .field = "thread",
+                      .code = "thread_unsupported_request"});
+}
+
 /// What both paths read: the conversation, and all that becomes a part of the prompt.
 ChatInput read_conversation(RequestFields& fields, const ServedModel& model, std::optional<std::int64_t> max_tokens) {
   check_model(fields, model);
+  refuse_thread(fields);
   ChatInput input;
   const Json& messages = fields.required_array("messages");
   if (messages.empty()) fields.refuse("messages", "at least one message");
@@ -341,7 +351,6 @@ class MessagesReply final : public AnswerSink {
   MessagesReply(HttpResponder responder, const HttpRequest& request, const std::string& model, std::int64_t prompt_tokens,
                 bool is_stream)
       : responder_(std::move(responder)),
-        headers_{{"request-id", request.id}},
         is_stream_(is_stream),
         blocks_(
             reply_id("", request),
@@ -360,7 +369,7 @@ class MessagesReply final : public AnswerSink {
 
   void began() override {
     if (!is_stream_) return;
-    responder_.start_events(headers_);
+    responder_.start_events();
     send("message_start", {{"message", message_}});
   }
 
@@ -382,9 +391,7 @@ class MessagesReply final : public AnswerSink {
     message_["stop_reason"] = stop_reason_of(end.ending);
     message_["stop_sequence"] = stop_sequence;
     message_["usage"] = messages_usage(end.usage);
-    HttpResponse response = json_response(200, message_);
-    response.headers.add(headers_);
-    responder_.reply(response);
+    responder_.reply(json_response(200, message_));
   }
 
   void all_ended(const AnswerUsage& /*usage*/) override {}
@@ -406,7 +413,6 @@ class MessagesReply final : public AnswerSink {
   }
 
   HttpResponder responder_;
-  HttpHeaders headers_;
   bool is_stream_;
   ContentBlocks blocks_;
   Json message_;
@@ -441,9 +447,8 @@ void anthropic_count_tokens(const ApiContext& context, const HttpRequest& reques
   const ChatInput input = read_conversation(fields, context.model, std::nullopt);
   fields.finish();
   const ChatPrompt prompt = render_chat(context.model, input);
-  HttpResponse response = json_response(200, {{"input_tokens", std::ssize(context.model.tokenizer->encode(prompt.text))}});
-  response.headers.add({{"request-id", request.id}});
-  HttpResponder(responder).reply(response);
+  HttpResponder(responder).reply(
+      json_response(200, {{"input_tokens", std::ssize(context.model.tokenizer->encode(prompt.text))}}));
 }
 
 }  // namespace calandra

@@ -62,7 +62,12 @@ Json openai_error_json(const ApiError& error) {
 }
 
 Json anthropic_error_json(const ApiError& error) {
-  return {{"type", "error"}, {"error", {{"type", anthropic_type(error.status)}, {"message", error.message}}}};
+  Json json = {{"type", "error"}, {"error", {{"type", anthropic_type(error.status)}, {"message", error.message}}}};
+  // Of the codes that Anthropic's clients look at, the one that this server has a use for.
+  if (error.code == "thread_unsupported_request") {
+    json["error"]["details"] = {{"error_code", error.code}, {"unsupported", Json::array({error.field})}};
+  }
+  return json;
 }
 
 HttpResponse openai_error(const ApiError& error) { return response_of(error, openai_error_json(error)); }

@@ -18,7 +18,7 @@ struct ApiError {
   int status = 400;
   std::string message;
   std::string field = {};  // of the request's JSON, which is at fault: "messages[0].content"; may be empty
-  std::string code = {};   // OpenAI's word for it where there is one: "context_length_exceeded"
+  std::string code = {};   // the API's word for it where there is one: "context_length_exceeded"
   std::optional<std::chrono::seconds> retry_after = {};
 };
 
@@ -40,7 +40,7 @@ ApiError api_error_of(const std::exception& error);
 
 /// {"error": {"message", "type", "param", "code"}}
 nlohmann::ordered_json openai_error_json(const ApiError& error);
-/// {"type": "error", "error": {"type", "message"}}
+/// {"type": "error", "error": {"type", "message"}}, with "details" where a client acts on them
 nlohmann::ordered_json anthropic_error_json(const ApiError& error);
 
 HttpResponse openai_error(const ApiError& error);

@@ -115,13 +115,21 @@ std::shared_ptr<const OpeningPlan> opening_plan(const ServedModel& model, const 
   return plan;
 }
 
+/// Whether none of the model's own tokens ends an answer.
+bool ignores_eos(const GenerationOptions& options, const ServedModel& model) {
+  const auto& own = model.defaults.stop_ids;
+  return !own.empty() && std::none_of(own.begin(), own.end(), [&](std::int32_t id) {
+    return std::find(options.stop_ids.begin(), options.stop_ids.end(), id) != options.stop_ids.end();
+  });
+}
+
 /// A grammar says when an answer may end: what else moves its end would leave nothing that may come.
 void check_grammar_options(const GenerationOptions& options, const ServedModel& model) {
   const auto& bias = options.sampling.logit_bias;
   if (std::any_of(bias.begin(), bias.end(), [](const TokenBias& one) { return static_cast<double>(one.bias) <= -kMostBias; }))
     refuse_field("logit_bias", "no bans together with a constrained output, which may need what they ban");
   if (options.min_tokens > 0) refuse_field("min_tokens", "not together with a constrained output, which says when it may end");
-  if (options.stop_ids.size() < model.defaults.stop_ids.size())
+  if (ignores_eos(options, model))
     refuse_field("ignore_eos", "not together with a constrained output, which says when it may end");
 }
 
@@ -250,8 +258,13 @@ AnswerJob prepare_chat(const ServedModel& model, ChatInput input, GenerationOpti
   check_room(job.prompt.size(), model, input.messages_field);
   check_options(options, model);
   if (input.grammar) check_grammar_options(options, model);
-  job.options = std::move(options);
   job.format = model.chat_template->output_format();
+  if (ignores_eos(options, model)) {
+    // Nor do the marks of a turn's end, which are text then.
+    job.format->end_markers.clear();
+    job.format->roles = false;
+  }
+  job.options = std::move(options);
   job.reasoning_start = prompt.reasoning_start;
   if (input.tool_choice.kind != ToolChoice::Kind::None && has_tools(input.chat.tools)) job.tools = std::move(input.chat.tools);
   job.only_first_call = !input.parallel_tool_calls;

@@ -10,7 +10,7 @@ HttpHeaders cors_headers(const HttpRequest& request, const std::vector<std::stri
   const bool is_open = std::find(origins.begin(), origins.end(), "*") != origins.end();
   if (!is_open && std::find(origins.begin(), origins.end(), *origin) == origins.end()) return {};
   HttpHeaders headers = {{"Access-Control-Allow-Origin", is_open ? "*" : std::string(*origin)},
-                         {"Access-Control-Expose-Headers", "x-request-id"}};
+                         {"Access-Control-Expose-Headers", "x-request-id, request-id"}};
   if (!is_open) headers.add("Vary", "Origin");  // or a cache gives one origin the answer for another
   return headers;
 }

@@ -45,7 +45,7 @@ struct HttpRequest {
   HttpHeaders headers;
   std::string body;
   std::string peer;  ///< address and port
-  std::string id;    ///< of this request alone; every reply says it as x-request-id
+  std::string id;    ///< of this request alone; every reply says it as x-request-id and, for Anthropic's clients, request-id
 };
 
 /// A whole reply. Content-Length, Connection, Date and the like are added by who sends it; a status without a body (204, 304)

@@ -310,7 +310,7 @@ void HttpServer::Connection::begin_exchange(const HttpRequest& request, bool kee
   ReplyForm form = {.is_head = request.method == "HEAD",
                     .minor_version = request.minor_version,
                     .keep_alive = keep_alive && !core_.is_draining,
-                    .headers = {{"x-request-id", request.id}}};
+                    .headers = {{"x-request-id", request.id}, {"request-id", request.id}}};
   form.headers.add(cors_headers(request, core_.options.cors_origins));
   path_ = request.path;
   // Whoever answers may be in another thread and outlive the connection, but not the server: see lose().

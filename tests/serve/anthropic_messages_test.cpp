@@ -112,7 +112,6 @@ TEST(AnthropicMessages, AWholeReplyHasTheDocumentedShape) {
   bench.answers.script = {.pieces = {std::string(kAgentOutput)}, .cached_tokens = 5};
   const ApiReply reply = bench.ask(agent(), kPath);
   ASSERT_EQ(reply.status, 200) << reply.body;
-  EXPECT_THAT(reply.head, HasSubstr("request-id: req-0a1b2c3d-7"));
   const auto prompt_tokens = static_cast<std::int64_t>(bench.answers.requests.back().prompt.size());
   const Json expected = {
       {"id", "msg_0a1b2c3d-7"},
@@ -308,6 +307,17 @@ TEST(AnthropicMessages, WhatIsWrongIsNamed) {
   EXPECT_EQ(bench.ask_text("{\"messages\": " + std::string(100'000, '['), kPath).status, 400);
   EXPECT_EQ(bench.ask_text("{\"model\": \"\xFF\"}", kPath).status, 400);
   EXPECT_TRUE(bench.answers.requests.empty());
+}
+
+/// What @anthropic-ai/sdk 1.14.0 looks for before it sends a conversation whole instead (lib/internal/threads/ThreadState).
+TEST(AnthropicMessages, AThreadIsRefusedInTheWordsThatMakeAClientGoOnWithoutOne) {
+  ApiBench bench(anthropic_messages);
+  const ApiReply reply = bench.ask(with(hello(), "thread", {{"type", "create"}}), kPath);
+  EXPECT_EQ(reply.status, 400);
+  EXPECT_EQ(reply.error().at("details").at("error_code"), "thread_unsupported_request");
+  EXPECT_EQ(reply.error().at("details").at("unsupported"), Json::array({"thread"}));
+  EXPECT_FALSE(bench.ask(with(hello(), "max_tokens", 0), kPath).error().contains("details"));
+  EXPECT_EQ(bench.ask(with(hello(), "thread", nullptr), kPath).status, 200);
 }
 
 TEST(AnthropicMessages, FailuresHaveTheShapeOfTheApi) {

@@ -427,6 +427,16 @@ TEST(OpenAiChat, TheModelsOwnMarkEndsAnAnswer) {
   EXPECT_EQ(json["usage"]["completion_tokens"], 2);
 }
 
+TEST(OpenAiChat, WhoIgnoresItReadsOnBehindIt) {
+  ApiBench bench(openai_chat);
+  bench.answers.script = {.pieces = {"</think>Hi", "<|role_end|>", "<role>HUMAN</role>And you?"},
+                          .outcome = AnswerOutcome::Length};
+  const Json json = bench.ask(with(hello(), "ignore_eos", true), kPath).json();
+  EXPECT_EQ(json["choices"][0]["message"]["content"], "Hi<|role_end|><role>HUMAN</role>And you?");
+  EXPECT_EQ(json["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(json["usage"]["completion_tokens"], 3);
+}
+
 TEST(OpenAiChat, WithoutParallelCallsTheFirstIsTheLast) {
   ApiBench bench(openai_chat);
   for (std::uint64_t seed = 0; seed < 20; ++seed) {

@@ -98,6 +98,10 @@ TEST(HttpServer, EveryAnswerHasADateAndAnIdOfItsOwn) {
   EXPECT_THAT(one.header("date"), testing::MatchesRegex("..., .. ... .... ..:..:.. GMT"));
   EXPECT_NE(one.header("x-request-id"), "");
   EXPECT_NE(one.header("x-request-id"), two.header("x-request-id"));
+  EXPECT_EQ(one.header("request-id"), one.header("x-request-id"));
+  const Answer refused = test.ask("GET /a HTTP/1.1\r\n\r\n");
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_NE(refused.header("request-id"), "");
 }
 
 TEST(HttpServer, ContinueIsSentToWhoWaitsForIt) {
