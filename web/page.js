@@ -293,6 +293,7 @@ async function send() {
       signal: abort.signal,
     });
     answer = new Answer();
+    say("answering…");
     for await (const data of events(response.body)) {
       if (data === "[DONE]") isWhole = true;
       else answer.take(JSON.parse(data));
