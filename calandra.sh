@@ -18,8 +18,8 @@ usage() {
 ./calandra.sh help [COMMAND]          this text, or about one command
 ./calandra.sh COMMAND ...             any other command of the binary, for example: inspect MODEL
 
-Packages are installed when one is missing (Debian 12; as root or through sudo; the list is packages.txt).
-CALANDRA_PACKAGES=skip leaves them alone. Builds go to build/, with as many jobs as there are cores, or CALANDRA_JOBS.
+Packages are installed when one is missing (Debian 12; as root or through sudo; the list is packages.txt; npm packages for
+tests/clients). CALANDRA_PACKAGES=skip leaves them alone. Builds go to build/, with as many jobs as there are cores, or CALANDRA_JOBS.
 END
 }
 
@@ -48,9 +48,9 @@ missing_packages() {
   local wanted
   wanted=$(packages_upto "$1") || exit
   mapfile -t wanted < <(printf '%s\n' "$wanted")
-  # dpkg-query fails when it has never heard of one of them.
-  { dpkg-query --show --showformat '${db:Status-Status} ${Package}\n' "${wanted[@]}" 2>/dev/null || true; } |
-    awk '$1 == "installed" { print $2 }' | sort -u | comm -13 - <(printf '%s\n' "${wanted[@]}" | sort -u)
+  # What an installed package provides counts: some builds of nodejs bring npm, and conflict with Debian's.
+  dpkg-query --show --showformat '${db:Status-Status} ${Package}, ${Provides}\n' |
+    sed -n 's/^installed //p' | sed 's/ ([^)]*)//g; s/, */\n/g' | sort -u | comm -13 - <(printf '%s\n' "${wanted[@]}" | sort -u)
 }
 
 # Runs apt-get as root, quietly; its output is shown only when it fails.
@@ -78,6 +78,20 @@ install_packages() {
   mkdir -p "$root/build"
   apt_get update || say "apt-get update failed; trying with the lists that are here"
   apt_get install --yes --no-install-recommends "${missing[@]}" || die "could not install: ${missing[*]}"
+}
+
+# install_npm FOLDER: what FOLDER/package-lock.json says, into FOLDER/node_modules, unless it is there. No package's own scripts are run.
+install_npm() {
+  local folder=$root/$1 log=$root/build/npm.log
+  [[ ${CALANDRA_PACKAGES:-} != skip ]] || return 0
+  ! cmp -s "$folder/package-lock.json" "$folder/node_modules/.installed" || return 0
+  say "Installing the npm packages of $1"
+  mkdir -p "$root/build"
+  (cd "$folder" && npm ci --ignore-scripts) </dev/null >"$log" 2>&1 || {
+    tail -n 30 "$log" >&2
+    die "could not install the npm packages of $1; without them: CALANDRA_PACKAGES=skip"
+  }
+  cp "$folder/package-lock.json" "$folder/node_modules/.installed"
 }
 
 # ---------------------------------------------------------------- building
@@ -144,6 +158,7 @@ build_binary() {
 run_tests() {
   local start=$SECONDS
   install_packages test
+  install_npm tests/clients
   say "packages: $((SECONDS - start)) s"
   start=$SECONDS
   say "Building calandra and its tests (release) with $jobs jobs ..."

@@ -1,8 +1,8 @@
 # shellcheck shell=bash
-# The long form of the tests, sourced by calandra.sh (which defines root, release, jobs, say, die, configure, compile).
+# The long form of the tests, sourced by calandra.sh (which defines root, release, binary, jobs, say, die, install_npm, configure, compile).
 # shellcheck disable=SC2154
 
-steps=(format tidy clang gcc-werror asan tsan fuzz property isa aarch64)
+steps=(format tidy clang gcc-werror asan tsan fuzz property isa aarch64 clients)
 
 check_usage() {
   cat <<'END'
@@ -18,6 +18,7 @@ fuzz        every fuzz target with libFuzzer for CALANDRA_FUZZ_SECONDS (60)
 property    all property tests with CALANDRA_PROPERTY_CASES (1000) random cases each
 isa         the tests of every room above the kernels with each instruction set this processor has
 aarch64     cross build; the tests of base, tensor and kernels under qemu
+clients     more npm clients of the server (tests/clients/more), a coding agent, and the web page in Chromium: pictures in build/check/page
 END
 }
 
@@ -32,7 +33,7 @@ test_in() {
 }
 
 # Our C++ files below the given folders.
-sources_in() { (cd "$root" && find "$@" -name '*.h' -o -name '*.inl' -o -name '*.cpp' | sort); }
+sources_in() { (cd "$root" && find "$@" -name node_modules -prune -o \( -name '*.h' -o -name '*.inl' -o -name '*.cpp' \) -print | sort); }
 
 step_format() {
   (cd "$root" && sources_in src tests fuzz bench | xargs clang-format-14 --dry-run -Werror) || {
@@ -113,6 +114,13 @@ step_aarch64() {
   test_in "$build" -R '^(base|tensor|kernels)$'
 }
 
+step_clients() {
+  configure "$release" -DCMAKE_BUILD_TYPE=Release -DCALANDRA_UNITY=ON -DCALANDRA_TESTS=ON
+  compile "$release" calandra
+  install_npm tests/clients/more
+  CALANDRA_PICTURES=$root/build/check/page "$root/tests/clients/run.sh" "$binary" more
+}
+
 # arm64_libraries DIRECTORY: the arm64 files of the libraries we use, unpacked into DIRECTORY. apt works on a state of
 # its own, so that the machine's own list of architectures and packages stays as it is.
 arm64_libraries() {
@@ -144,6 +152,7 @@ check_main() {
     [[ " ${steps[*]} " == *" $step "* ]] || die "check: no step '$step'; the steps are: ${steps[*]}"
   done
   install_packages check
+  install_npm tests/clients
   mkdir -p "$logs"
   for step in "${chosen[@]}"; do
     say "== $step"

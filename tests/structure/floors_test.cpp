@@ -157,7 +157,9 @@ TEST(BuildTime, JsonIsParsedAndPrintedInOnePlace) {
   std::vector<std::string> found;
   int in_base = 0;
   for (const char* folder : {"src", "tests", "fuzz"}) {
-    for (const auto& entry : fs::recursive_directory_iterator(kSource / folder)) {
+    for (auto at = fs::recursive_directory_iterator(kSource / folder); at != fs::recursive_directory_iterator(); ++at) {
+      const auto& entry = *at;
+      if (entry.path().filename() == "node_modules") at.disable_recursion_pending();
       const auto extension = entry.path().extension();
       if (extension != ".h" && extension != ".cpp") continue;
       const std::string file = entry.path().lexically_relative(kSource);

@@ -1,0 +1,3 @@
+import { testExamples } from "../examples.js";
+
+await testExamples("ai", "@langchain/openai");
