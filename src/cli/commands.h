@@ -6,6 +6,7 @@
 #include "checkpoint/config.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/synthetic_config.h"
+#include "loadtest/load_options.h"
 #include "model/compute.h"
 #include "schedule/limits.h"
 
@@ -117,6 +118,21 @@ inline constexpr std::array<std::int64_t, 4> kBenchBatches = {1, 4, 8, 16};
 inline constexpr int kBenchRounds = 3;
 inline constexpr int kExclusiveBenchRounds = 5;
 
+struct BenchServeArguments {
+  std::string url;
+  LoadOptions load;  // without url, levels and trace
+  // At most one of these.
+  std::vector<std::int64_t> users;
+  std::vector<double> rates;
+  std::optional<std::filesystem::path> trace;
+  std::optional<std::uint64_t> seed;  // unset: a random one
+
+  std::optional<std::filesystem::path> json, svg;
+};
+
+/// Of a bench of a server, unless the command line says.
+inline constexpr std::array<std::int64_t, 5> kBenchUsers = {1, 2, 4, 8, 16};
+
 struct PerplexityArguments {
   ModelArguments model;
   std::filesystem::path file;
@@ -151,6 +167,7 @@ int run_command(RunArguments arguments);
 int serve_command(const ServeArguments& arguments);
 int inspect_command(const InspectArguments& arguments);
 int bench_command(const BenchArguments& arguments);
+int bench_serve_command(const BenchServeArguments& arguments);
 int perplexity_command(const PerplexityArguments& arguments);
 int trace_command(const TraceArguments& arguments);
 int make_checkpoint_command(const MakeCheckpointArguments& arguments);

@@ -167,18 +167,40 @@ std::vector<std::int32_t> parse_ids(const std::string& text) {
   fail("--ids {}: expected token ids separated by commas, such as 1,2,3", text);
 }
 
-/// An option that takes some numbers from `least` to `most`.
-CLI::Option* add_numbers(CLI::App& command, const std::string& name, std::optional<std::vector<std::int64_t>>& target,
-                         std::int64_t least, std::int64_t most, const std::string& help) {
+/// An option that takes some numbers from `least` to `most`. The target is a vector of them, or an optional one.
+template <class Target, class Number = typename NumberOf<Target>::Type::value_type>
+CLI::Option* add_numbers(CLI::App& command, const std::string& name, Target& target, std::type_identity_t<Number> least,
+                         std::type_identity_t<Number> most, const std::string& help) {
   const std::string shown = name.substr(name.find("--"));
   const auto read = [&target, least, most, shown](const std::string& text) {
-    target = parse_list<std::int64_t>(text);
-    const auto is_out = [&](std::int64_t number) { return number < least || number > most; };
-    if (!target || std::any_of(target->begin(), target->end(), is_out)) {
-      throw UsageError(fmt::format("{} {}: expected integers from {} to {}, separated by commas", shown, text, least, most));
+    const std::optional<std::vector<Number>> numbers = parse_list<Number>(text);
+    const auto is_out = [&](Number number) { return !(number >= least && number <= most); };
+    if (!numbers || std::any_of(numbers->begin(), numbers->end(), is_out)) {
+      const char* kind = std::is_integral_v<Number> ? "integers" : "numbers";
+      throw UsageError(fmt::format("{} {}: expected {} from {} to {}, separated by commas", shown, text, kind, least, most));
     }
+    target = *numbers;
   };
   return command.add_option_function<std::string>(name, read, help)->type_name("N,...");
+}
+
+/// An option that takes a length, or a range of them: "512", "128:4096".
+CLI::Option* add_lengths(CLI::App& command, const std::string& name, LengthRange& target, const std::string& help) {
+  const auto read = [&target, name](const std::string& text) {
+    const char* const end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data(), end, target.least);
+    target.most = target.least;
+    bool is_right = error == std::errc();
+    if (is_right && stop != end) {
+      const auto [last, last_error] = std::from_chars(stop + 1, end, target.most);
+      is_right = *stop == ':' && last_error == std::errc() && last == end;
+    }
+    if (!is_right || target.least < 1 || target.most < target.least || target.most > kMaxContext) {
+      throw UsageError(
+          fmt::format("{} {}: expected a length, or two with a colon between them, from 1 to {}", name, text, kMaxContext));
+    }
+  };
+  return command.add_option_function<std::string>(name, read, help)->type_name("N|A:B");
 }
 
 /// The commands, their options, and what they are to be run with.
@@ -222,8 +244,9 @@ class CommandLine {
     } catch (const Error& error) {
       throw UsageError(error.what());
     }
-    for (const auto& [command, action] : actions_) {
-      if (command->parsed()) return action();
+    // The innermost one: it was added after the command that it belongs to.
+    for (auto chosen = actions_.rbegin(); chosen != actions_.rend(); ++chosen) {
+      if (chosen->first->parsed()) return chosen->second();
     }
     return kExitUsage;
   }
@@ -238,22 +261,30 @@ class CommandLine {
       if (!words.empty() && std::none_of(actions_.begin(), actions_.end(), is_named)) {
         throw UsageError(fmt::format("help {}: no such command (calandra --help)", words[0]));
       }
-      words.insert(words.begin() + (words.empty() ? 0 : 1), "--help");
+      const bool is_nested = words.size() > 1 && words[0] == "bench" && words[1] == "serve";
+      words.insert(words.begin() + (is_nested ? 2 : words.empty() ? 0 : 1), "--help");
     }
     std::reverse(words.begin(), words.end());
     return words;
   }
 
   CLI::App* add(const std::string& name, const std::string& description, std::function<int()> action) {
-    CLI::App* command = app_.add_subcommand(name, description);
+    return add_below(app_, name, description, std::move(action));
+  }
+
+  CLI::App* add_below(CLI::App& above, const std::string& name, const std::string& description, std::function<int()> action) {
+    CLI::App* command = above.add_subcommand(name, description);
     command->footer("");  // not the program's
     actions_.emplace_back(command, std::move(action));
     return command;
   }
 
   std::string name_of_chosen() const {
-    const auto chosen = app_.get_subcommands();
-    return chosen.empty() ? "calandra" : "calandra " + chosen.front()->get_name();
+    std::string name = "calandra";
+    for (auto chosen = app_.get_subcommands(); !chosen.empty(); chosen = chosen.front()->get_subcommands()) {
+      name += " " + chosen.front()->get_name();
+    }
+    return name;
   }
 
   static void add_overrides(CLI::App& command, ConfigOverrides& overrides) {
@@ -476,6 +507,77 @@ Exit codes as for run; after Ctrl-C what has been measured is printed, and the c
     command.add_flag("--json", a.json, "One JSON object")->group("Output");
     command.add_flag("--csv", a.csv, "A line for every row, after a line of names")->group("Output");
     add_model_options(command, a.model, false);
+    add_bench_serve(command);
+  }
+
+  void add_bench_serve(CLI::App& bench) {
+    BenchServeArguments& a = bench_serve_;
+    LoadOptions& load = a.load;
+    CLI::App& command = *add_below(bench, "serve", "Put a server under load: any that has OpenAI's API, over HTTP",
+                                   [this] { return bench_serve_command(bench_serve_); });
+    command.footer(
+        R"(A level is a number of users, each of whom sends the next request when the last one is answered (--concurrency), or Poisson arrivals
+that wait for nobody's answer (--rate), or a recording (--trace). Times count from when a request was due, also if it was sent late.
+Prompts are random words; lengths A:B are log-uniform. The seed is new each time: a server may remember the prompts of an older one.
+A trace has lines ARRIVAL,PROMPT_TOKENS,OUTPUT_TOKENS, or objects {"arrival", "prompt_tokens", "output_tokens"}; arrivals in seconds.
+docs/serving.md explains the figures. CALANDRA_API_KEY is a key, too, which a list of processes does not show.
+Exit codes: 0, also if requests failed; 1 if none went well or the server is gone; 130 after Ctrl-C. What was measured is printed.)");
+    command.add_option("URL", a.url, "Where the API is, as in http://127.0.0.1:8080; without a path it is /v1")->required();
+    add_words<LoadApi>(command, "--api", load.api, {{"chat", LoadApi::Chat}, {"completions", LoadApi::Completions}},
+                       "What is asked: /chat/completions or /completions")
+        ->default_str("chat")
+        ->group("Server");
+    command.add_option("--model", load.model, "The model's name there")
+        ->type_name("NAME")
+        ->default_str("the first it lists")
+        ->group("Server");
+    command.add_option("--api-key", load.api_key, "Sent as Authorization: Bearer KEY")->type_name("KEY")->group("Server");
+    command.add_option("--extra", load.extra_fields, "Further fields of every request, a JSON object")
+        ->type_name("JSON")
+        ->group("Server");
+    add_number(command, "--timeout", load.timeout_seconds, 0.001, 1e6, "Seconds that a request may take")
+        ->default_str(fmt::format("{}", load.timeout_seconds))
+        ->group("Server");
+
+    auto* const users = add_numbers(command, "--concurrency", a.users, 1, kMostBatch, "Numbers of users, a level each")
+                            ->default_str(fmt::format("{}", fmt::join(kBenchUsers, ",")))
+                            ->group("Load");
+    auto* const rates = add_numbers(command, "--rate", a.rates, 1e-4, 1e5, "Arrivals a second, a level each")->group("Load");
+    auto* const trace =
+        command.add_option("--trace", a.trace, "Arrivals and lengths from a file")->type_name("FILE")->group("Load");
+    users->excludes(rates)->excludes(trace);
+    rates->excludes(trace);
+    add_number(command, "--requests", load.requests, 1, 100'000'000, "Requests of a level")
+        ->default_str("10 a user, or a minute of arrivals; 20 at least")
+        ->group("Load");
+    add_number(command, "--duration", load.duration_seconds, 0.001, 1e6, "Seconds of a level in which requests are sent")
+        ->default_str("until all are")
+        ->group("Load");
+    add_number(command, "--turns", load.turns, 1, 10'000, "Requests of a conversation, each with all that was said before it")
+        ->default_str(std::to_string(load.turns))
+        ->group("Load");
+    add_number(command, "--warmup", load.warmup, 0, 10'000, "Requests sent at once before the first level, not counted")
+        ->default_str(std::to_string(load.warmup))
+        ->group("Load");
+
+    add_lengths(command, "--prompt-tokens", load.prompt_tokens, "Tokens of prompts")
+        ->default_str(std::to_string(load.prompt_tokens.least))
+        ->group("Lengths");
+    add_lengths(command, "--output-tokens", load.output_tokens, "Tokens of answers")
+        ->default_str(std::to_string(load.output_tokens.least))
+        ->group("Lengths");
+    add_number(command, "--shared-prefix", load.shared_prefix_tokens, 0, kMaxContext,
+               "Tokens before each prompt that are the same in all, as a system message")
+        ->default_str(std::to_string(load.shared_prefix_tokens))
+        ->group("Lengths");
+    add_number(command, "--seed", a.seed, 0, std::numeric_limits<std::uint64_t>::max(), "Of words, lengths and arrivals")
+        ->default_str("random")
+        ->group("Lengths");
+
+    command.add_option("--json", a.json, "All figures as one JSON object; - is standard output, in place of the table")
+        ->type_name("FILE")
+        ->group("Output");
+    command.add_option("--svg", a.svg, "The curve over the levels as a picture")->type_name("FILE")->group("Output");
   }
 
   void add_perplexity() {
@@ -589,6 +691,7 @@ Exit codes as for run; 130 if it was told to end.)");
   ServeArguments serve_;
   InspectArguments inspect_;
   BenchArguments bench_;
+  BenchServeArguments bench_serve_;
   PerplexityArguments perplexity_;
   TraceArguments trace_;
   MakeCheckpointArguments make_;

@@ -1,6 +1,7 @@
 #include "serve/server.h"
 
 #include "cli/commands.h"
+#include "cli/file_limit.h"
 #include "cli/open_model.h"
 #include "cli/terminal.h"
 #include "engine/engine.h"
@@ -9,7 +10,6 @@
 #include "serve/json_body.h"
 #include "serve/metrics.h"
 
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -92,14 +92,6 @@ void notify_manager(std::string_view state) {
   [[maybe_unused]] const auto sent =
       ::sendto(socket, state.data(), state.size(), MSG_NOSIGNAL, reinterpret_cast<const sockaddr*>(&address), size);
   ::close(socket);
-}
-
-/// Every connection is a file: as many as the system lets this process have, not the few that it begins with.
-void raise_file_limit() {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 /// "http://[::1]:8080"

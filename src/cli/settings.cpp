@@ -15,9 +15,6 @@
 namespace calandra {
 namespace {
 
-/// Short enough to be typed again.
-std::uint64_t random_seed() { return std::random_device{}(); }
-
 /// As in OpenAI's API: {"12": -100}.
 nlohmann::ordered_json logit_bias_as_json(const std::vector<TokenBias>& biases) {
   auto json = nlohmann::ordered_json::object();
@@ -44,6 +41,8 @@ std::vector<TokenBias> read_logit_bias(KeyReader& keys) {
 }
 
 }  // namespace
+
+std::uint64_t random_seed() { return std::random_device{}(); }
 
 std::string_view name_of(Activations activations) {
   switch (activations) {

@@ -7,6 +7,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -19,6 +20,9 @@ std::string_view name_of(CacheType type);
 /// What a model computes with, of which answers and speeds depend: "bf16 activations, bf16 kv, 2 threads, avx2"
 std::string computing_line(const Model& model);
 nlohmann::ordered_json computing_as_json(const Model& model);
+
+/// Short enough to be typed again.
+std::uint64_t random_seed();
 
 /// Throws UsageError for values out of range.
 GenerationOptions generation_options(const RunArguments& arguments, const Model& model);

@@ -115,6 +115,25 @@ Outcome run_shell(const std::string& line) {
   return run_words({"/bin/sh", "-c", line}, "");
 }
 
+Outcome run_beside_server(const std::string& options, const std::string& script, const Arguments& words,
+                          const std::string& environment) {
+  const auto quoted = [](const std::string& word) {
+    std::string out = "'";
+    for (const char c : word) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+    return out + "'";
+  };
+  const std::string whole = R"SH(
+    folder=$(mktemp -d) said=$folder/said
+    "$CALANDRA" serve --port 0 )SH" +
+                            options + R"SH( 2>"$said" & server=$!
+    trap 'kill -KILL "$server" 2>/dev/null; rm -r "$folder"' EXIT
+    for _ in $(seq 500); do port=$(sed -n 's/.* on http:\/\/127.0.0.1:\([0-9]*\),.*/\1/p' "$said"); [ -n "$port" ] && break; sleep 0.1; done
+  )SH" + script;
+  std::string line = "export CALANDRA; " + environment + "LC_ALL=C bash -c " + quoted(whole) + " bash";
+  for (const std::string& word : words) line += " " + quoted(word);
+  return run_shell(line);
+}
+
 TerminalRun::TerminalRun(const Arguments& arguments, const std::map<std::string, std::string>& environment) {
   Arguments words = {CALANDRA_BINARY};
   words.insert(words.end(), arguments.begin(), arguments.end());

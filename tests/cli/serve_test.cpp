@@ -18,26 +18,14 @@ using testing::HasSubstr;
 
 /// Starts a server, sends it one request, ends it. Out: the reply, then the exit code; err: what the server said.
 Outcome serve_once(const std::string& options, const std::string& path, const Json& body, const std::string& environment = {}) {
-  const std::string text = dump_json(body);
-  const std::string script = R"SH(
-    said=$(mktemp)
-    "$CALANDRA" serve --port 0 )SH" +
-                             options + R"SH( 2>"$said" & server=$!
-    trap 'kill -KILL "$server" 2>/dev/null; rm "$said"' EXIT
-    for _ in $(seq 500); do port=$(sed -n 's/.* on http:\/\/127.0.0.1:\([0-9]*\),.*/\1/p' "$said"); [ -n "$port" ] && break; sleep 0.1; done
+  return run_beside_server(options, R"SH(
     exec 3<>"/dev/tcp/127.0.0.1/$port"
     printf 'POST %s HTTP/1.0\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %s\r\n\r\n%s' "$1" "${#2}" "$2" >&3
     cat <&3
     kill -TERM "$server"; wait "$server"; printf '\nexit %s\n' "$?"
     cat "$said" >&2
-  )SH";
-  const auto quoted = [](const std::string& word) {
-    std::string out = "'";
-    for (const char c : word) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-    return out + "'";
-  };
-  return run_shell("export CALANDRA; " + environment + "LC_ALL=C bash -c " + quoted(script) + " bash " + quoted(path) + " " +
-                   quoted(text));
+  )SH",
+                           {path, dump_json(body)}, environment);
 }
 
 Json body_of(const Outcome& outcome) {
