@@ -264,8 +264,8 @@ std::string load_svg(const LoadOptions& load, const LoadResult& result, const st
     });
   };
   for (const MeasuredLevel& level : levels) curve.x.push_back(level.result->level.amount);
-  curve.panels = {{.title = "Output tokens/s",
-                   .series = {series("all answers together",
+  curve.panels = {{.title = "Output tokens/s, all answers together",
+                   .series = {series("output tokens/s",
                                      [](const LevelFigures& figures) { return Figure(figures.output_tokens_per_second); })}},
                   {.title = "Time to first token, ms",
                    .is_logarithmic = true,

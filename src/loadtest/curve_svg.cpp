@@ -126,6 +126,7 @@ std::string panel_svg(const Curve& curve, const CurvePanel& panel, const Axis& x
                       px, py, colour, escaped(series.name), curve.x[i], *series.values[i]);
     }
     svg += fmt::format("<polyline points=\"{}\" class=\"line s{}\"/>\n", line, colour) + points;
+    if (panel.series.size() < 2) continue;  // the title says it
     svg += text_at(legend, top - 12, "end", series.name);
     legend -= 7.0 * static_cast<double>(series.name.size()) + 8;
     svg += fmt::format("<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" class=\"line s{}\"/>\n", legend - 24,

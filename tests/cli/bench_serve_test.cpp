@@ -15,15 +15,15 @@ namespace calandra {
 namespace {
 
 using testing::AllOf;
-using testing::Each;
-using testing::Ge;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
 
-/// A small load; $bench in a script.
+/// A small load, of completions: a chat ends with the turn, whatever length was asked for.
 const std::string kBench = R"SH(
-  bench() { "$CALANDRA" bench serve "http://127.0.0.1:$port" --seed 7 --warmup 0 --prompt-tokens 30:90 --output-tokens 12 "$@"; }
+  bench() {
+    "$CALANDRA" bench serve "http://127.0.0.1:$port" --api completions --seed 7 --warmup 0 --prompt-tokens 30:90 --output-tokens 12 "$@"
+  }
   metrics() { exec 3<>"/dev/tcp/127.0.0.1/$port"; printf 'GET /metrics HTTP/1.0\r\nHost: x\r\n\r\n' >&3; cat <&3; }
 )SH";
 
@@ -84,7 +84,7 @@ TEST(BenchServe, CountsWhatTheServerCounts) {
 
 TEST(BenchServe, FiguresAgreeWithEachOtherAndThePictureIsXml) {
   const Outcome outcome = run_beside_server("", kBench + R"SH(
-    bench --concurrency 1,2,4 --requests 6 --prompt-tokens 200 --shared-prefix 100 --api completions \
+    bench --concurrency 1,2,4 --requests 6 --prompt-tokens 200 --shared-prefix 100 \
           --json "$folder/j.json" --svg "$folder/s.svg" >"$folder/table" || exit
     cat "$folder/j.json"; echo ---
     cat "$folder/table"; echo ---
@@ -139,7 +139,7 @@ for element in tree.parse(sys.argv[1]).iter(): print(element.tag.split("}")[1], 
 TEST(BenchServe, OpenLoopsAndConversationsAndTracesRun) {
   const Outcome outcome = run_beside_server("", kBench + R"SH(
     bench --rate 20,40 --requests 10; echo "exit $?"
-    bench --concurrency 2 --turns 3 --requests 6 --output-tokens 8 --json -; echo ---
+    bench --api chat --concurrency 2 --turns 3 --requests 6 --output-tokens 8 --json -; echo ---
     printf '0,40,6\n0.1,50,7\n{"arrival": 0.2, "prompt_tokens": 60, "output_tokens": 8}\n' | bench --trace - --json -
   )SH");
   EXPECT_THAT(outcome.out,
@@ -177,7 +177,6 @@ TEST(BenchServe, AServerThatDiesInTheMiddleEndsItWithWhatThereIs) {
 
 TEST(BenchServe, ControlCPrintsWhatThereIs) {
   const Outcome outcome = run_beside_server("", kBench + R"SH(
-    export -f bench; export port
     timeout --preserve-status --foreground -s INT 4 "$CALANDRA" bench serve "127.0.0.1:$port" --concurrency 2 --requests 1000000 \
       --prompt-tokens 30 --output-tokens 8
     echo "exit $?"
