@@ -1,11 +1,8 @@
 #include "loadtest/load_run.h"
 
-#include "base/error.h"
-#include "base/json.h"
 #include "loadtest/http_client.h"
-#include "loadtest/streamed_answer.h"
-
-#include <nlohmann/json.hpp>
+#include "loadtest/introduction.h"
+#include "loadtest/stream_listener.h"
 
 #include <algorithm>
 #include <chrono>
@@ -21,11 +18,8 @@ namespace calandra {
 namespace {
 
 // What random numbers are for.
-enum Purpose : std::uint64_t { kArrivals, kDialogue, kPrefix, kTrial };
+enum Purpose : std::uint64_t { kArrivals, kDialogue, kPrefix };
 
-/// Words of the two prompts that tokens are counted with.
-constexpr std::int64_t kFewWords = 32, kManyWords = 160;
-constexpr std::int64_t kTrialTokens = 4;
 /// So many requests in a row, beside those that all users have under way, find no server: it is gone.
 constexpr std::int64_t kMostUnreachable = 20;
 
@@ -39,118 +33,11 @@ LoadClock::time_point after(LoadClock::time_point start, double seconds) {
   return start + std::chrono::duration_cast<LoadClock::duration>(std::chrono::duration<double>(seconds));
 }
 
-/// A whole reply.
-struct Reply {
-  HttpEnd end = HttpEnd::Whole;
-  std::string why;
-  int status = 0;
-  std::string content_type;
-  std::string body;
-};
-
-class ReplyListener : public HttpListener {
- public:
-  explicit ReplyListener(std::function<void(Reply&)> then) : then_(std::move(then)) {}
-
-  void on_head(int status, std::string_view content_type) override {
-    reply_.status = status;
-    reply_.content_type = content_type;
-  }
-  void on_bytes(std::string_view bytes) override {
-    if (reply_.body.size() + bytes.size() > EventReader::kMostBytes)
-      fail("reply: found more than {} bytes", EventReader::kMostBytes);
-    reply_.body += bytes;
-  }
-  void on_end(HttpEnd end, std::string_view why) override {
-    reply_.end = end;
-    reply_.why = why;
-    then_(reply_);
-  }
-
- private:
-  Reply reply_;
-  std::function<void(Reply&)> then_;
-};
-
-/// How an answer came about.
-struct StreamReply {
-  Failure failure = Failure::None;
-  std::string message;
-  int status = 0;
-  StreamedAnswer answer;
-  LoadClock::time_point ended;
-};
-
-class StreamListener : public HttpListener {
- public:
-  explicit StreamListener(std::function<void(StreamReply&)> then) : then_(std::move(then)) {}
-
-  void on_head(int status, std::string_view content_type) override {
-    reply_.status = status;
-    is_stream_ = status == 200 && content_type.starts_with("text/event-stream");
-    content_type_ = content_type;
-  }
-
-  void on_bytes(std::string_view bytes) override {
-    if (!is_stream_) {
-      if (other_.size() < kMostKept) other_ += bytes;
-      return;
-    }
-    const auto now = LoadClock::now();
-    events_.append(bytes);
-    for (ServerEvent event; events_.next(event);) reply_.answer.take(event, now);
-    if (reply_.answer.is_done()) reply_.ended = now;
-  }
-
-  void on_end(HttpEnd end, std::string_view why) override {
-    if (reply_.ended == LoadClock::time_point()) reply_.ended = LoadClock::now();
-    judge(end, why);
-    then_(reply_);
-  }
-
- private:
-  static constexpr std::size_t kMostKept = 4096;
-
-  void failed(Failure failure, std::string_view message) {
-    reply_.failure = failure;
-    reply_.message = message;
-  }
-
-  void judge(HttpEnd end, std::string_view why) {
-    const StreamedAnswer& answer = reply_.answer;
-    if (answer.error()) return failed(Failure::ServerError, *answer.error());
-    if (end == HttpEnd::Malformed) return failed(Failure::Malformed, why);
-    if (answer.is_done()) {
-      // A token without a text, such as the one that ends an answer, is seen in the usage alone.
-      const bool has_token = !answer.chunks().empty() || (answer.usage() && answer.usage()->output_tokens > 0);
-      return has_token ? void() : failed(Failure::Malformed, "event stream: found no token");
-    }
-    if (end == HttpEnd::TimedOut) return failed(Failure::Timeout, why);
-    if (end == HttpEnd::Unreachable) return failed(Failure::Connection, why);
-    const std::string status = fmt::format("{}: {}", reply_.status, error_message(other_));
-    if (reply_.status / 100 == 4) return failed(Failure::Refused, status);
-    if (reply_.status / 100 == 5) return failed(Failure::ServerError, status);
-    if (reply_.status != 200) return failed(Failure::Malformed, status);
-    failed(Failure::Malformed, is_stream_ ? "event stream: found no end, expected [DONE]"
-                                          : fmt::format("found {}, expected text/event-stream", printable(content_type_)));
-  }
-
-  StreamReply reply_;
-  EventReader events_;
-  bool is_stream_ = false;
-  std::string content_type_;
-  std::string other_;  // the beginning of what is no stream
-  std::function<void(StreamReply&)> then_;
-};
-
 HttpClient::Fields fields_of(const LoadOptions& options) {
   HttpClient::Fields fields = {{"User-Agent", "calandra-bench"}, {"Accept", "application/json, text/event-stream"}};
   if (!options.api_key.empty()) fields.emplace_back("Authorization", "Bearer " + options.api_key);
   return fields;
 }
-
-/// Ctrl-C while the server was still being asked what it is.
-struct Interrupted {};
 
 /// A conversation: one request, or several of which each has all that was said before.
 struct Dialogue {
@@ -162,97 +49,10 @@ struct Dialogue {
   std::optional<TraceEntry> lengths;  // of a trace; else drawn
 };
 
-// ---------------------------------------------------------------- what the server is
-
-/// What all requests of a load have in common.
-struct Target {
-  LoadOptions options;  // with the model's name
-  RequestForm form;
-  PromptScale scale;
-};
-
-class Introduction {
- public:
-  Introduction(HttpClient& client, const LoadOptions& options, std::function<bool()> tick)
-      : client_(client), tick_(std::move(tick)), target_{.options = options, .form = {}, .scale = {}} {}
-
-  Target run() {
-    if (target_.options.model.empty()) target_.options.model = find_model();
-    settle_form();
-    count_tokens();
-    return target_;
-  }
-
- private:
-  Reply fetch(const HttpCall& call) {
-    Reply reply;
-    client_.send(call, std::make_shared<ReplyListener>([&](Reply& got) { reply = std::move(got); }));
-    if (!client_.run(tick_)) throw Interrupted();
-    if (reply.end != HttpEnd::Whole) fail("{}: {}", call.target, reply.why);
-    return reply;
-  }
-
-  std::string find_model() {
-    const std::string target = target_.options.url.base + "/models";
-    const Reply reply = fetch({.method = "GET", .target = target, .body = {}});
-    if (reply.status != 200)
-      fail("{}: {}: {} (--model names one without asking)", target, reply.status, error_message(reply.body));
-    const Json json = parse_json(reply.body, target);
-    const auto data = json.is_object() ? json.find("data") : json.end();
-    if (data != json.end() && data->is_array() && !data->empty() && data->front().is_object()) {
-      const auto id = data->front().find("id");
-      if (id != data->front().end() && id->is_string()) return id->get<std::string>();
-    }
-    fail("{}: found no model, expected data[0].id (--model names one without asking)", target);
-  }
-
-  std::vector<ChatMessage> trial_of(std::int64_t words) const {
-    Draws draws(target_.options.seed, {kTrial, static_cast<std::uint64_t>(words)});
-    return {{.role = "user", .content = random_words(draws, words)}};
-  }
-
-  /// Servers refuse a field they do not know with 400 or 422. If that is not the cause, the first refusal says what is.
-  void settle_form() {
-    std::string first_refusal;
-    for (const RequestForm& form : forms_to_try(target_.options.api)) {
-      StreamReply reply;
-      const std::string body = request_body(target_.options, form, trial_of(kFewWords), kTrialTokens, true);
-      client_.send({.target = target_of(target_.options), .body = body},
-                   std::make_shared<StreamListener>([&](StreamReply& got) { reply = std::move(got); }));
-      if (!client_.run(tick_)) throw Interrupted();
-      if (reply.failure == Failure::None) {
-        target_.form = form;
-        return;
-      }
-      if (first_refusal.empty()) first_refusal = reply.message;
-      if (reply.status != 400 && reply.status != 422) break;
-    }
-    fail("{}: {}", target_of(target_.options), first_refusal);
-  }
-
-  /// Without a stream, since then every server says what it has counted.
-  void count_tokens() {
-    const auto tokens_of = [&](std::int64_t words) {
-      const std::string body = request_body(target_.options, target_.form, trial_of(words), 1, false);
-      const Reply reply = fetch({.target = target_of(target_.options), .body = body});
-      const auto usage = usage_of(reply.body);
-      return usage ? usage->prompt_tokens : 0;
-    };
-    const std::int64_t few = tokens_of(kFewWords), many = tokens_of(kManyWords);
-    if (few > 0) target_.scale = PromptScale::measured(kFewWords, few, kManyWords, many);
-  }
-
-  HttpClient& client_;
-  std::function<bool()> tick_;
-  Target target_;
-};
-
-// ---------------------------------------------------------------- one level
-
 class LevelRun {
  public:
   /// `number` tells the words of this level from those of others, which the server may remember.
-  LevelRun(HttpClient& client, const Target& target, const LoadLevel& level, std::uint64_t number)
+  LevelRun(HttpClient& client, const LoadTarget& target, const LoadLevel& level, std::uint64_t number)
       : client_(client),
         target_(target),
         options_(target.options),
@@ -283,7 +83,7 @@ class LevelRun {
   const std::optional<std::string>& gone() const { return gone_; }
 
  private:
-  static std::string prefix_of(const Target& target) {
+  static std::string prefix_of(const LoadTarget& target) {
     if (target.options.shared_prefix_tokens == 0) return {};
     Draws draws(target.options.seed, {kPrefix});
     return random_words(draws, target.scale.words_of_message(target.options.shared_prefix_tokens));
@@ -399,7 +199,7 @@ class LevelRun {
   }
 
   HttpClient& client_;
-  const Target& target_;
+  const LoadTarget& target_;
   const LoadOptions& options_;
   std::uint64_t number_;
   Draws arrivals_;
@@ -415,7 +215,7 @@ class LevelRun {
 };
 
 /// Requests as the first level has them, all at once.
-bool warm_up(HttpClient& client, Target target, const std::function<bool()>& tick) {
+bool warm_up(HttpClient& client, LoadTarget target, const std::function<bool()>& tick) {
   if (target.options.warmup == 0) return true;
   target.options.requests = target.options.warmup;
   target.options.duration_seconds.reset();
@@ -440,19 +240,15 @@ LoadResult run_load(const LoadOptions& options, const std::function<bool(double 
       std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::duration<double>(options.timeout_seconds));
   // Last, so that what is under way in it is dropped before what it tells.
   HttpClient client(options.url, fields_of(options), timeout);
-  Target target;
-  try {
-    target = Introduction(client, options, tick).run();
-  } catch (const Interrupted&) {
-    result.is_interrupted = true;
-    return result;
-  }
-  result.model = target.options.model;
-  result.form = target.form;
-  result.scale = target.scale;
-  result.is_interrupted = !warm_up(client, target, tick);
+  const std::optional<LoadTarget> target = introduce(client, options, tick);
+  result.is_interrupted = !target;
+  if (!target) return result;
+  result.model = target->options.model;
+  result.form = target->form;
+  result.scale = target->scale;
+  result.is_interrupted = !warm_up(client, *target, tick);
   for (std::size_t i = 0; i < options.levels.size() && !result.is_interrupted && !result.gone; ++i) {
-    LevelRun run(client, target, options.levels[i], i);
+    LevelRun run(client, *target, options.levels[i], i);
     const auto part = [&](double done) {
       return go_on((static_cast<double>(i) + done) / static_cast<double>(options.levels.size()));
     };
