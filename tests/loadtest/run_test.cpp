@@ -185,7 +185,8 @@ TEST_F(LoadRun, ALateClientCountsFromWhenARequestWasDueAndSaysSo) {
   EXPECT_EQ(figures.ok, 30);
   EXPECT_GT(figures.lateness.most, 0.3);
   EXPECT_GT(figures.first_token.most, 0.3);
-  EXPECT_LT(figures.first_token_from_send.most, 0.3);
+  // Those that were under way when it fell asleep were read late; the others were quick once they were sent.
+  EXPECT_LT(figures.first_token_from_send.p50, 0.3);
 }
 
 TEST_F(LoadRun, TimesAreThoseOfTheServer) {
