@@ -1,5 +1,5 @@
-// A JSON Schema or a grammar text, then bytes that choose a way through its masks: ends in an Error or in a text, in bounded
-// time, and never in a place without a way out. The first byte chooses which of the two, a zero byte ends it.
+// A JSON Schema, of a document or of a call's arguments, or a grammar text, then bytes that choose a way through its masks: ends in an Error or in a text, in bounded
+// time, and never in a place without a way out. The first byte chooses which of them, a zero byte ends it.
 
 #include "text/grammar.h"
 
@@ -39,8 +39,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string_view text = all.substr(0, all.find('\0'));
   const std::string_view choices = all.substr(text.size());
   try {
-    const auto grammar = data[0] % 2 == 0 ? calandra::Grammar::from_json_schema(text, "fuzz", vocabulary())
-                                          : calandra::Grammar::from_ebnf(text, "fuzz", vocabulary());
+    const auto grammar = data[0] % 3 == 0 ? calandra::Grammar::from_json_schema(text, "fuzz", vocabulary())
+                         : data[0] % 3 == 1
+                             ? calandra::Grammar::from_ebnf(text, "fuzz", vocabulary())
+                             : calandra::Grammar::from_calls({{{"f", std::string(text), true, "fuzz"}}, true}, vocabulary());
     calandra::GrammarState state(grammar);
     calandra::TokenMask mask;
     for (std::size_t step = 0; step < std::max<std::size_t>(choices.size(), 20) && !state.has_ended(); ++step) {

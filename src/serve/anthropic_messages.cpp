@@ -147,7 +147,7 @@ class MessagesReader {
 
 // Requests.
 
-Json tools_of_anthropic(const Json& tools) {
+Json tools_of_anthropic(const Json& tools, std::vector<std::optional<bool>>& strict) {
   Json result = Json::array();
   for (std::size_t i = 0; i < tools.size(); ++i) {
     RequestFields tool(tools[i], element_path("tools", i));
@@ -159,8 +159,9 @@ Json tools_of_anthropic(const Json& tools) {
     const Json* schema = tool.object("input_schema");
     if (schema == nullptr) tool.refuse("input_schema", "an object");
     function["parameters"] = *schema;
+    strict.push_back(tool.boolean("strict"));
     // What is left says how a client streams, caches or forces calls, not what the tool is.
-    tool.ignore({"cache_control", "strict", "eager_input_streaming", "defer_loading", "allowed_callers", "input_examples"});
+    tool.ignore({"cache_control", "eager_input_streaming", "defer_loading", "allowed_callers", "input_examples"});
     tool.finish();
     result.push_back({{"type", "function"}, {"function", std::move(function)}});
   }
@@ -231,7 +232,8 @@ ChatInput read_conversation(RequestFields& fields, const ServedModel& model, std
     input.chat.messages.insert(input.chat.messages.begin(), Json{{"role", "system"}, {"content", std::move(system)}});
   }
 
-  if (const Json* tools = fields.array("tools")) input.chat.tools = tools_of_anthropic(*tools);
+  if (const Json* tools = fields.array("tools")) input.chat.tools = tools_of_anthropic(*tools, input.strict);
+  input.schema_field = "input_schema";
   read_anthropic_choice(fields, input);
   read_thinking(fields, model, max_tokens, input);
 

@@ -6,6 +6,7 @@
 #include "engine/generate.h"
 #include "serve/api_error.h"
 #include "serve/api_keys.h"
+#include "serve/grammar_cache.h"
 #include "serve/opening_guide.h"
 
 #include <algorithm>
@@ -54,13 +55,17 @@ std::vector<std::string> names_of_tools(const Json& tools) {
     if (names.back().empty()) function->refuse("name", "a name");
     function->object("parameters");
     function->text("description");
+    function->boolean("strict");
   }
   return names;
 }
 
+bool must_call(const ToolChoice& choice) {
+  return choice.kind == ToolChoice::Kind::Required || choice.kind == ToolChoice::Kind::Named;
+}
+
 void check_choice(const ToolChoice& choice, const std::vector<std::string>& names) {
-  const bool must_call = choice.kind == ToolChoice::Kind::Required || choice.kind == ToolChoice::Kind::Named;
-  if (must_call && names.empty()) refuse_field("tool_choice", "asks for a call, but there are no tools");
+  if (must_call(choice) && names.empty()) refuse_field("tool_choice", "asks for a call, but there are no tools");
   if (choice.kind == ToolChoice::Kind::Named && std::find(names.begin(), names.end(), choice.name) == names.end())
     refuse_field("tool_choice", fmt::format("found \"{}\", expected the name of one of the tools", printable(choice.name)));
 }
@@ -91,27 +96,56 @@ std::optional<std::int32_t> single_token(const ServedModel& model, std::string_v
   return ids.size() == 1 ? std::optional(ids.front()) : std::nullopt;
 }
 
-/// Calls that are forced, a reasoning with an end, or a grammar.
-std::shared_ptr<const OpeningPlan> opening_plan(const ServedModel& model, const ChatInput& input, ReasoningStart start,
+/// What calls may be where one must come, or where the arguments of some tools must fit; null: as the model likes. Where a call must come, the
+/// schemas of all tools are kept to as far as they can be.
+std::shared_ptr<const Grammar> grammar_of_calls(const ServedModel& model, const ChatInput& input, const Json& tools,
                                                 const std::vector<std::string>& names) {
+  const auto strict = [&](std::size_t i) { return i < input.strict.size() ? input.strict[i] : std::nullopt; };
+  const bool is_forced = must_call(input.tool_choice);
+  CallRules rules;
+  rules.several = input.parallel_tool_calls;
+  bool is_any_strict = false;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (input.tool_choice.kind == ToolChoice::Kind::Named && names[i] != input.tool_choice.name) continue;
+    CallRules::Tool& tool = rules.tools.emplace_back();
+    tool.name = names[i];
+    tool.must_fit = strict(i).value_or(false);
+    tool.where = fmt::format("{}.{} of '{}'", element_path("tools", i), input.schema_field, printable(names[i]));
+    is_any_strict = is_any_strict || tool.must_fit;
+    if (!strict(i).value_or(is_forced)) continue;
+    const Json& function = tools[i]["function"];
+    tool.parameters = function.contains("parameters") && !function["parameters"].is_null() ? dump_json(function["parameters"])
+                                                                                           : R"({"type":"object"})";
+  }
+  if (!is_forced && !is_any_strict) return nullptr;
+  if (model.grammars == nullptr) refuse_field("tools", "this server does not constrain output");
+  try {
+    return model.grammars->find_or_compile(rules);
+  } catch (const Error& error) {
+    const std::string_view message = error.what();
+    throw RequestError(
+        {.status = 400, .message = error.what(), .field = std::string(message.substr(0, message.find_first_of(" :")))});
+  }
+}
+
+/// Calls that are forced or checked, a reasoning with an end, or a grammar.
+std::shared_ptr<const OpeningPlan> opening_plan(const ServedModel& model, const ChatInput& input, const Json& tools,
+                                                ReasoningStart start, const std::vector<std::string>& names) {
   auto plan = std::make_shared<OpeningPlan>();
   plan->reasoning_start = start;
   plan->tokenizer = model.tokenizer;
   plan->num_samplable = model.num_samplable;
   plan->max_reasoning_tokens = start == ReasoningStart::Off ? std::nullopt : input.max_reasoning_tokens;
   plan->reasoning_end = model.tokenizer->encode("</think>");
-  const ToolChoice& choice = input.tool_choice;
-  for (const std::string& name : names) {
-    const bool is_wanted = choice.kind == ToolChoice::Kind::Required || name == choice.name;
-    if (is_wanted) plan->openings.push_back(model.tokenizer->encode("<tool_call>" + name + "\n"));
-  }
+  plan->calls = grammar_of_calls(model, input, tools, names);
+  plan->must_call = must_call(input.tool_choice);
   if (input.grammar) {
-    if (!plan->openings.empty()) refuse_field("tool_choice", "a call that must come leaves no room for a response_format");
+    if (plan->must_call) refuse_field("tool_choice", "a call that must come leaves no room for a response_format");
     plan->grammar = input.grammar;
     if (start == ReasoningStart::ModelMayOpen) plan->alternatives.think = single_token(model, "<think>");
     if (!names.empty()) plan->alternatives.tool_call = single_token(model, "<tool_call>");
   }
-  if (plan->openings.empty() && !plan->max_reasoning_tokens && !plan->grammar) return nullptr;
+  if (!plan->calls && !plan->max_reasoning_tokens && !plan->grammar) return nullptr;
   return plan;
 }
 
@@ -257,7 +291,6 @@ AnswerJob prepare_chat(const ServedModel& model, ChatInput input, GenerationOpti
   job.prompt = model.tokenizer->encode(prompt.text);
   check_room(job.prompt.size(), model, input.messages_field);
   check_options(options, model);
-  if (input.grammar) check_grammar_options(options, model);
   job.format = model.chat_template->output_format();
   if (ignores_eos(options, model)) {
     // Nor do the marks of a turn's end, which are text then.
@@ -268,7 +301,8 @@ AnswerJob prepare_chat(const ServedModel& model, ChatInput input, GenerationOpti
   job.reasoning_start = prompt.reasoning_start;
   if (input.tool_choice.kind != ToolChoice::Kind::None && has_tools(input.chat.tools)) job.tools = std::move(input.chat.tools);
   job.only_first_call = !input.parallel_tool_calls;
-  if (const auto plan = opening_plan(model, input, prompt.reasoning_start, names_of_tools(job.tools))) {
+  if (const auto plan = opening_plan(model, input, job.tools, prompt.reasoning_start, names_of_tools(job.tools))) {
+    if (plan->grammar || plan->calls) check_grammar_options(job.options, model);
     job.make_guide = [plan] { return std::make_shared<OpeningGuide>(plan); };
   }
   return job;

@@ -36,10 +36,12 @@ struct ToolChoice {
 struct ChatInput {
   ChatRequest chat;
   ToolChoice tool_choice;
+  std::vector<std::optional<bool>> strict = {};  // of each tool, in their order: whether its arguments must fit its schema
   bool parallel_tool_calls = true;
   std::optional<std::int64_t> max_reasoning_tokens;  // then the reasoning is closed for the model; unset: as long as it likes
   std::shared_ptr<const Grammar> grammar;            // of the content, or of a completion's text; null: any text
   const char* messages_field = "messages";           // what errors call them
+  const char* schema_field = "function.parameters";  // of a tool
 };
 
 /// Everything to be answered: `count` answers to one prompt.

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -27,6 +28,9 @@ class GrammarCache {
   /// As the functions of Grammar; `text` of a JSON object is ignored. Throws Error "WHERE: ...".
   std::shared_ptr<const Grammar> find_or_compile(Kind kind, std::string_view text, std::string_view where);
 
+  /// As Grammar::from_calls().
+  std::shared_ptr<const Grammar> find_or_compile(const CallRules& rules);
+
   std::size_t size() const;
 
  private:
@@ -37,14 +41,17 @@ class GrammarCache {
     std::shared_ptr<const Grammar> grammar;
   };
 
-  std::shared_ptr<const Grammar> compile(Kind kind, std::string_view text, std::string_view where);
+  using Vocabulary = std::shared_ptr<const GrammarVocabulary>;
+
+  std::shared_ptr<const Grammar> find_or_make(std::string key,
+                                              const std::function<std::shared_ptr<const Grammar>(Vocabulary)>& make);
 
   const Tokenizer& tokenizer_;
   std::vector<std::int32_t> end_ids_;
   std::int64_t num_samplable_;
   mutable std::mutex mutex_;
-  std::shared_ptr<const GrammarVocabulary> vocabulary_;  // made when it is first needed
-  std::list<Entry> entries_;                             // the last one used first
+  Vocabulary vocabulary_;     // made when it is first needed
+  std::list<Entry> entries_;  // the last one used first
   std::unordered_map<std::string_view, std::list<Entry>::iterator> by_key_;
 };
 

@@ -161,7 +161,7 @@ class InputReader {
 
 // Requests.
 
-Json tools_of_responses(const Json& tools) {
+Json tools_of_responses(const Json& tools, std::vector<std::optional<bool>>& strict) {
   Json result = Json::array();
   for (std::size_t i = 0; i < tools.size(); ++i) {
     RequestFields tool(tools[i], element_path("tools", i));
@@ -169,7 +169,8 @@ Json tools_of_responses(const Json& tools) {
     Json function = {{"name", tool.required_text("name")}};
     if (auto description = tool.text("description")) function["description"] = *std::move(description);
     if (const Json* parameters = tool.object("parameters")) function["parameters"] = *parameters;
-    tool.ignore({"strict", "defer_loading"});
+    strict.push_back(tool.boolean("strict"));
+    tool.ignore({"defer_loading"});
     tool.finish();
     result.push_back({{"type", "function"}, {"function", std::move(function)}});
   }
@@ -262,7 +263,8 @@ ResponsesRequest read_responses_request(const Json& body, const ServedModel& mod
   input.messages_field = "input";
 
   const Json* tools = fields.array("tools");
-  if (tools != nullptr) input.chat.tools = tools_of_responses(*tools);
+  if (tools != nullptr) input.chat.tools = tools_of_responses(*tools, input.strict);
+  input.schema_field = "parameters";
   read_responses_choice(fields, input);
   input.parallel_tool_calls = fields.boolean("parallel_tool_calls").value_or(true);
   const auto effort = read_reasoning_effort(fields);

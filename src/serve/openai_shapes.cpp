@@ -34,13 +34,26 @@ ToolChoice read_tool_choice(RequestFields& fields) {
   return named;
 }
 
+/// What is no tool is refused later.
+std::vector<std::optional<bool>> strict_of_tools(const Json& tools) {
+  std::vector<std::optional<bool>> strict(tools.size());
+  for (std::size_t i = 0; i < tools.size(); ++i) {
+    const Json::json_pointer place("/function/strict");
+    if (tools[i].contains(place) && tools[i][place].is_boolean()) strict[i] = tools[i][place].get<bool>();
+  }
+  return strict;
+}
+
 }  // namespace
 
 ChatInput read_openai_chat(RequestFields& fields) {
   ChatInput input;
   ChatRequest& chat = input.chat;
   chat.messages = fields.required_array("messages");
-  if (const Json* tools = fields.array("tools")) chat.tools = *tools;
+  if (const Json* tools = fields.array("tools")) {
+    chat.tools = *tools;
+    input.strict = strict_of_tools(*tools);
+  }
   input.tool_choice = read_tool_choice(fields);
   input.parallel_tool_calls = fields.boolean("parallel_tool_calls").value_or(true);
   if (const auto effort = fields.word("reasoning_effort", {"none", "minimal", "low", "medium", "high", "xhigh", "max"}))

@@ -12,7 +12,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
 #include <string_view>
+#include <vector>
 
 namespace calandra {
 
@@ -21,6 +24,18 @@ struct Program;
 struct Position;
 class MaskCache;
 }  // namespace grammar
+
+/// What an answer's calls may be.
+struct CallRules {
+  struct Tool {
+    std::string name;
+    std::optional<std::string> parameters;  // a JSON Schema that the arguments fit; none: they are the model's own
+    bool must_fit = true;                   // false: a schema that is not supported leaves them to the model
+    std::string where;                      // what errors call the schema
+  };
+  std::vector<Tool> tools;  // at least one
+  bool several = true;      // one call or more; false: one
+};
 
 class Grammar {
  public:
@@ -33,6 +48,9 @@ class Grammar {
   static std::shared_ptr<const Grammar> any_json_object(std::shared_ptr<const GrammarVocabulary> vocabulary);
   static std::shared_ptr<const Grammar> from_ebnf(std::string_view text, std::string_view where,
                                                   std::shared_ptr<const GrammarVocabulary> vocabulary);
+  /// Calls of tools in the model's own format, from the first "<tool_call>" on. Marks are written as the tokens that stand for them, or, where
+  /// the vocabulary has none, as text. A schema's errors have its tool's WHERE.
+  static std::shared_ptr<const Grammar> from_calls(const CallRules& rules, std::shared_ptr<const GrammarVocabulary> vocabulary);
 
   ~Grammar();
   Grammar(const Grammar&) = delete;
@@ -70,12 +88,17 @@ class GrammarState {
   /// The same for text that no token need stand for.
   bool accept_text(std::string_view bytes);
 
+  /// The same for a mark of a call, whatever token stands for it.
+  bool accept_mark(std::string_view mark);
+
   /// Whether the text may end here.
   bool can_end() const;
   /// Whether an end token has been accepted.
   bool has_ended() const { return has_ended_; }
 
  private:
+  bool accept_bytes(std::string_view bytes, bool only_marks);
+
   std::shared_ptr<const Grammar> grammar_;
   std::unique_ptr<grammar::Position> position_;
   bool has_ended_ = false;

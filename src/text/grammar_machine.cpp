@@ -34,11 +34,11 @@ std::uint32_t properties_left(const ObjectSpec& object, const Arena::Seen& seen)
   return object.max == kNoLimit ? kNoLimit : object.max - count - missing;
 }
 
-bool is_complete(const ObjectSpec& object, const Arena::Seen& seen) {
+}  // namespace
+
+bool Machine::is_complete(const ObjectSpec& object, const Arena::Seen& seen) {
   return seen.num_required == object.num_required && seen.num_required + seen.num_optional + seen.num_additional >= object.min;
 }
-
-}  // namespace
 
 // ---------------------------------------------------------------- sets of threads
 
@@ -64,6 +64,8 @@ void Machine::give_back(SetId below, const Frame& frame, std::int32_t result) {
     const Thread waiting = arena_.set(below)[i];  // a copy: sets move when the arena grows
     if (result == kValueEnd) {
       add(waiting.frame, waiting.below);
+    } else if (result == kTextEnd) {
+      begin_mark(waiting.frame, waiting.below, waiting.frame.spec == kNone ? CallMark::CallEnd : CallMark::ValueEnd);
     } else {
       after_key(waiting, frame, result);
     }
@@ -134,14 +136,16 @@ void Machine::resume(const Frame& frame, SetId below, std::int32_t result, std::
 }
 
 bool Machine::can_end(std::span<const Thread> threads) {
-  return std::ranges::any_of(
-      threads, [](const Thread& thread) { return thread.frame.kind == FrameKind::Root && thread.frame.expect == Expect::End; });
+  return std::ranges::any_of(threads, [](const Thread& thread) {
+    return thread.frame.kind == FrameKind::Root && thread.frame.expect == Expect::End && thread.frame.code == 0;
+  });
 }
 
 void Machine::step_thread(const Thread& thread, std::uint8_t byte) {
   spend(1);
   switch (thread.frame.kind) {
     case FrameKind::Root: {
+      if (program_.is_of_calls()) return step_calls(thread, byte);
       if (thread.frame.expect == Expect::End) return;
       Thread waiting = thread;
       waiting.frame.expect = Expect::End;
@@ -161,6 +165,10 @@ void Machine::step_thread(const Thread& thread, std::uint8_t byte) {
     case FrameKind::Object: return step_object(thread, byte);
     case FrameKind::Array: return step_array(thread, byte);
     case FrameKind::Rule: return step_rule(thread.frame.spec, thread.below, byte);
+    case FrameKind::ToolName: return step_tool_name(thread, byte);
+    case FrameKind::Call: return step_call(thread, byte);
+    case FrameKind::Raw:
+    case FrameKind::RawKey: return step_raw(thread, byte);
   }
 }
 
@@ -215,7 +223,7 @@ void Machine::run_calls(std::uint8_t byte) {
 
 // ---------------------------------------------------------------- JSON
 
-void Machine::begin_value(std::uint32_t value, std::uint8_t byte, const Thread& waiting) {
+void Machine::begin_value(std::uint32_t value, std::uint8_t byte, const Thread& waiting, const ArgumentForms& forms) {
   const ValueSpec& spec = program_.values[value];
   SetId below = kNothing;
   const auto push = [&](FrameKind kind, std::uint32_t of, std::uint32_t state) {
@@ -226,13 +234,13 @@ void Machine::begin_value(std::uint32_t value, std::uint8_t byte, const Thread& 
     frame.state = state;
     add(frame, below);
   };
-  if (byte == '"') {
+  if (byte == '"' && forms.strings) {
     for (const std::uint32_t string : spec.strings) push(FrameKind::String, string, 0);
-  } else if (byte == '{') {
+  } else if (byte == '{' && forms.objects) {
     for (const std::uint32_t object : spec.objects) push(FrameKind::Object, object, 0);
-  } else if (byte == '[') {
+  } else if (byte == '[' && forms.arrays) {
     for (const std::uint32_t array : spec.arrays) push(FrameKind::Array, array, 0);
-  } else if (spec.bare != kNone) {
+  } else if (spec.bare != kNone && forms.bare) {
     const std::uint32_t state = program_.automata[spec.bare].next(0, byte);
     if (state != Automaton::kDead) push(FrameKind::Bare, spec.bare, state);
   }
@@ -326,6 +334,7 @@ void Machine::after_key(const Thread& waiting, const Frame& key, std::int32_t pr
   const ObjectSpec& object = program_.objects[waiting.frame.spec];
   Arena::Seen seen = arena_.seen(waiting.frame.seen);
   Frame frame = waiting.frame;
+  const bool is_call = frame.kind == FrameKind::Call;
   frame.expect = Expect::Colon;
   if (property == kAdditional) {
     if (!may_add_more(object, seen)) return;
@@ -337,16 +346,17 @@ void Machine::after_key(const Thread& waiting, const Frame& key, std::int32_t pr
     }
     ++seen.num_additional;
     seen.keys = arena_.add_key(key.text, seen.keys);
-    frame.state = object.additional;
+    frame.state = is_call ? kNone : object.additional;
   } else {
     const auto index = static_cast<std::uint32_t>(property);
     if (!may_add(object, seen, index)) return;
     seen.declared.resize((object.properties.size() + 63) / 64);
     seen.declared[index / 64] |= std::uint64_t{1} << (index % 64);
     ++(object.properties[index].required ? seen.num_required : seen.num_optional);
-    frame.state = object.properties[index].value;
+    frame.state = is_call ? index : object.properties[index].value;
   }
   frame.seen = arena_.add_seen(std::move(seen));
+  if (is_call) return begin_mark(frame, waiting.below, CallMark::KeyEnd);
   add(frame, waiting.below);
 }
 

@@ -17,25 +17,27 @@
 
 namespace calandra::grammar {
 
-enum class FrameKind : std::uint8_t { Root, Bare, String, Key, Object, Array, Rule };
+enum class FrameKind : std::uint8_t { Root, Bare, String, Key, Object, Array, Rule, ToolName, Call, Raw, RawKey };
 
 /// How far the reading of one character of a JSON string has come.
 enum class Character : std::uint8_t { Whole, Escape, Hex, PairEscape, PairU, PairHex, Utf8Of2, Utf8Of3, Utf8Of4 };
 
 /// What an object, an array or the root waits for: the first member or the end, the next member, the end of a key that is
-/// being read, a colon, a value, a comma or the end. Root: Value, then End.
+/// being read, a colon, a value, a comma or the end. Root: Value, then End. A call of a tool reads the marks of its arguments in the places
+/// of these signs.
 enum class Expect : std::uint8_t { First, Next, Key, Colon, Value, Comma, End };
 
 struct Frame {
   FrameKind kind = FrameKind::Root;
   Expect expect = Expect::First;
   Character character = Character::Whole;
-  std::uint8_t left = 0;       // bytes or hexadecimal digits of the character; or how far a gap has come
-  std::uint32_t spec = kNone;  // of the kind's table in Program; Rule: the state
-  std::uint32_t state = 0;     // of the automaton; characters or items so far; Object: the value of the key
-  std::uint32_t code = 0;      // the character so far
-  std::uint32_t seen = 0;      // Object, Key: properties seen, in the arena
-  std::uint32_t text = 0;      // Key: the key so far, in the arena
+  std::uint8_t left =
+      0;  // bytes or hexadecimal digits of the character; or how far a gap has come; or how much of a mark is read
+  std::uint32_t spec = kNone;  // of the kind's table in Program; Rule: the state; Call: of objects
+  std::uint32_t state = 0;     // of the automaton; characters or items so far; Object: the value of the key; Call: the property
+  std::uint32_t code = 0;      // the character so far; Root, Call: the mark that is being read, from 1 on
+  std::uint32_t seen = 0;      // Object, Call, Key: properties seen, in the arena
+  std::uint32_t text = 0;      // Key: the key so far, in the arena; Raw: of the guard; Root, Call: whether a line has ended
 
   bool operator==(const Frame&) const = default;
 };
@@ -111,6 +113,8 @@ class Arena {
 inline constexpr std::uint32_t kNoText = 0, kEmptyText = 1;
 inline constexpr std::int32_t kValueEnd = -2;    // what a value gives back; a key gives its property
 inline constexpr std::int32_t kAdditional = -1;  // or this
+inline constexpr std::int32_t kTextEnd = -3;     // a text that the first byte of a mark has ended
+inline constexpr std::uint32_t kGuardFree = 1;   // a guard's state in which everything may follow
 
 /// Not for two threads of the processor at a time; arena and program must outlive it.
 class Machine {
@@ -142,6 +146,9 @@ class Machine {
   /// Whether, in a step since the last call of this, a key was compared with one whose text is not known.
   bool take_doubt() { return std::exchange(in_doubt_, false); }
 
+  /// Whether bytes are those of a token that stands for a mark, and so never text.
+  void set_only_marks(bool only_marks) { only_marks_ = only_marks; }
+
   /// How much may be done until the next call of this; a step of one thread is about 1.
   void allow_work(std::uint64_t work) { work_left_ = work; }
 
@@ -158,18 +165,36 @@ class Machine {
   void step_rule(std::uint32_t state, SetId below, std::uint8_t byte);
   void call(std::uint32_t rule, std::uint32_t target, SetId below);
   void run_calls(std::uint8_t byte);
-  void begin_value(std::uint32_t value, std::uint8_t byte, const Thread& waiting);
+  void begin_value(std::uint32_t value, std::uint8_t byte, const Thread& waiting, const ArgumentForms& forms = {});
+
+  void step_calls(const Thread& thread, std::uint8_t byte);
+  void step_tool_name(const Thread& thread, std::uint8_t byte);
+  void begin_arguments(const ToolSpec& tool, SetId below, std::uint8_t byte);
+  void step_call(const Thread& thread, std::uint8_t byte);
+  bool step_mark(const Thread& thread, std::uint8_t byte);
+  void begin_mark(Frame frame, SetId below, CallMark mark);
+  void end_mark(const Frame& frame, SetId below, CallMark mark);
+  void begin_argument(const Frame& call, SetId below);
+  void step_raw(const Thread& thread, std::uint8_t byte);
+  Frame raw_frame(std::uint32_t spec) const;
+  const ArgumentForms& forms_of(const Frame& call) const;
+  std::uint32_t value_of(const Frame& call) const;
 
   bool can_take(const Frame& frame, char32_t first, char32_t last) const;
   bool can_take_unit(const Frame& frame, char32_t first, char32_t last) const;
   bool can_take_utf8(const Frame& frame) const;
-  void take(const Frame& frame, char32_t c, SetId below);
+  void take(const Frame& frame, char32_t c, SetId below, std::uint8_t mark_progress = 0);
   void close(const Frame& frame, SetId below);
   void begin_character(Frame frame, SetId below, std::uint8_t byte);
+  void begin_text_character(Frame frame, SetId below, std::uint8_t byte, CallMark mark);
+  void begin_utf8(Frame frame, SetId below, std::uint8_t byte);
   void begin_escape(Frame frame, SetId below, std::uint8_t byte);
   void continue_hex(Frame frame, SetId below, std::uint8_t byte);
+  const StringSpec& string_of(const Frame& frame) const;
   const Automaton* automaton_of_string(const Frame& frame) const;
+  bool may_close(const Frame& frame) const;
 
+  static bool is_complete(const ObjectSpec& object, const Arena::Seen& seen);
   bool may_add(const ObjectSpec& object, const Arena::Seen& seen, std::uint32_t property) const;
   bool may_add_more(const ObjectSpec& object, const Arena::Seen& seen) const;
   bool has_more(const ObjectSpec& object, const Arena::Seen& seen) const;
@@ -186,6 +211,7 @@ class Machine {
   };
   std::vector<Calls> calls_;  // of this byte
   bool in_doubt_ = false;
+  bool only_marks_ = false;
   std::uint64_t work_left_ = UINT64_MAX;
 };
 

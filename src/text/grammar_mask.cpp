@@ -55,10 +55,18 @@ struct Masker::Place {
 
 /// Nothing for frames whose masks are cheap or rarely the same.
 std::optional<Masker::Place> Masker::place_of(const Frame& frame) const {
-  if (frame.kind != FrameKind::String && frame.kind != FrameKind::Key && frame.kind != FrameKind::Rule) return std::nullopt;
+  if (frame.kind != FrameKind::String && frame.kind != FrameKind::Key && frame.kind != FrameKind::Rule &&
+      frame.kind != FrameKind::Raw) {
+    return std::nullopt;
+  }
   if (frame.character != Character::Whole && frame.character != Character::Escape) return std::nullopt;
-  const auto kind = static_cast<std::uint64_t>(frame.kind) | static_cast<std::uint64_t>(frame.character) << 4;
-  const MaskCache::Key of_state = {std::uint64_t{frame.spec} << 8 | kind, frame.state};
+  // What a mark's beginning forbids: 0 where no mark is looked for.
+  const std::uint64_t mark = !program_.is_of_calls()        ? 0
+                             : frame.kind == FrameKind::Raw ? 1 + static_cast<std::uint64_t>(program_.raws[frame.spec].end)
+                                                            : 1 + static_cast<std::uint64_t>(CallMark::ValueEnd);
+  const auto kind = static_cast<std::uint64_t>(frame.kind) | static_cast<std::uint64_t>(frame.character) << 4 | mark << 8 |
+                    std::uint64_t{frame.left} << 16;
+  const MaskCache::Key of_state = {std::uint64_t{frame.spec} << 32 | kind, std::uint64_t{frame.text} << 32 | frame.state};
   switch (frame.kind) {
     case FrameKind::Rule: return Place{&masks_, of_state, frame};
     case FrameKind::Key: {
@@ -67,12 +75,13 @@ std::optional<Masker::Place> Masker::place_of(const Frame& frame) const {
       plain.seen = 0;  // is open as well
       plain.text = kNoText;
       if (frame.state == Automaton::kDead) return Place{&vocabulary_.plain_masks(), {kind, 0}, plain};
-      return Place{&masks_, of_state, plain};
+      return Place{&masks_, {of_state.frame, frame.state}, plain};
     }
     default: break;
   }
-  const StringSpec& string = program_.strings[frame.spec];
-  if (string.automaton != kNone) return Place{&masks_, of_state, frame};
+  const bool is_raw = frame.kind == FrameKind::Raw;
+  const StringSpec& string = is_raw ? program_.raws[frame.spec].string : program_.strings[frame.spec];
+  if (string.automaton != kNone || (is_raw && frame.text != kGuardFree)) return Place{&masks_, of_state, frame};
   // Of the limits only what a token can reach matters.
   const std::uint32_t reach = vocabulary_.trie().max_depth();
   const std::uint32_t missing = string.min > frame.state ? std::min(string.min - frame.state, reach) : 0;

@@ -7,10 +7,12 @@
 
 #include "text/grammar_automaton.h"
 
+#include <array>
 #include <bitset>
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -24,15 +26,38 @@ struct StringSpec {
   std::uint32_t min = 0, max = kNoLimit;  // without an automaton only
 };
 
-/// A JSON object. Properties come in any order, each at most once.
+/// What stands around the parts of a tool's call (docs/model.md 8.3).
+enum class CallMark : std::uint8_t { CallBegin, CallEnd, KeyBegin, KeyEnd, ValueBegin, ValueEnd };
+
+inline constexpr std::array<std::string_view, 6> kCallMarks = {"<tool_call>", "</tool_call>", "<arg_key>",
+                                                               "</arg_key>",  "<arg_value>",  "</arg_value>"};
+
+constexpr std::string_view text_of(CallMark mark) { return kCallMarks[static_cast<std::size_t>(mark)]; }
+
+/// Text that stands as it is, up to a mark that does not come in it.
+struct RawSpec {
+  StringSpec string;
+  std::uint32_t guard = kNone;  // a second automaton, of guard_of_text() and its like; kNone: none
+  CallMark end = CallMark::ValueEnd;
+};
+
+/// How an argument's value may be written.
+struct ArgumentForms {
+  bool bare = true, strings = true, objects = true, arrays = true;  // as JSON
+  std::vector<std::uint32_t> raws = {};                             // a string as it is
+};
+
+/// A JSON object, or the arguments of a call. Properties come in any order, each at most once.
 struct ObjectSpec {
   struct Property {
     std::string name;
     std::uint32_t value = kNone;  // kNone: may not be there
     bool required = false;
+    ArgumentForms forms = {};  // of arguments
   };
   std::vector<Property> properties;  // ascending by name
   std::uint32_t additional = kNone;  // the value of any other property; kNone: there is none
+  ArgumentForms additional_forms = {};
   std::uint32_t min = 0, max = kNoLimit;
 
   // Of the names: tags are indices of properties; `below` has for each state the properties whose names begin so.
@@ -79,6 +104,12 @@ struct Rule {
   bool nullable = false;   // calls of it have a way around them
 };
 
+/// A tool that may be called.
+struct ToolSpec {
+  std::vector<std::uint32_t> objects = {};  // its arguments fit one of these
+  std::uint32_t raw = kNone;                // or are any text
+};
+
 struct Program {
   std::vector<Automaton> automata;
   std::vector<StringSpec> strings;
@@ -87,7 +118,14 @@ struct Program {
   std::vector<ValueSpec> values;
   std::vector<RuleState> rule_states;
   std::vector<Rule> rules;
-  std::uint32_t root_value = kNone, root_rule = kNone;  // one of them
+  std::vector<RawSpec> raws;
+  std::vector<ToolSpec> tools;
+  Automaton tool_names;  // over bytes; tags are indices of tools
+  bool several_calls = true;
+  std::uint8_t marks_with_token = 0;                    // a bit for each CallMark that is written as its token only
+  std::uint32_t root_value = kNone, root_rule = kNone;  // one of them, or there are tools: then the text is their calls
+
+  bool is_of_calls() const { return !tools.empty(); }
 };
 
 }  // namespace calandra::grammar

@@ -2,14 +2,17 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "text/argument_types.h"
 #include "text/grammar_constraints.h"
 #include "text/grammar_pattern.h"
+#include "text/grammar_text.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 
 namespace calandra::grammar {
 namespace {
@@ -59,22 +62,141 @@ std::string name_of(const NumberLimits& limits) {
 
 class SchemaCompiler {
  public:
-  SchemaCompiler(const Json& root, std::string_view where) : where_(where), reader_(root, where, budget_) {}
-
-  Program compile(const Json& root) {
+  Program compile(const Json& root, std::string_view where) {
+    begin(root, where);
     program_.root_value = value_of({&root});
-    // Compiling one value asks for others.
-    for (std::size_t i = 0; i < to_compile_.size(); ++i) {
-      const auto [value, schemas] = to_compile_[i];
-      compile_value(value, schemas);
-    }
+    compile_values();
     remove_dead_ends();
     const ValueSpec& value = program_.values[program_.root_value];
     if (!is_possible(value)) fail("{}: #: no value fits this schema", where_);
     return std::move(program_);
   }
 
+  /// The tools of `rules` must be ascending by name.
+  Program compile_calls(const CallRules& rules) {
+    program_.several_calls = rules.several;
+    add_tool_names(rules);
+    std::vector<Json> schemas;  // which the compiled values are known by
+    for (const CallRules::Tool& tool : rules.tools) {
+      Json schema = tool.parameters ? parse_json(*tool.parameters, tool.where) : Json();
+      schemas.push_back({{"name", tool.name}, {"parameters", std::move(schema)}});
+    }
+    std::vector<std::uint32_t> values;
+    for (std::size_t i = 0; i < schemas.size(); ++i) {
+      const Json& schema = schemas[i]["parameters"];
+      values.push_back(schema.is_null() ? kNone : arguments_of(schema, rules.tools[i].where));
+    }
+    budget_ = {};
+    remove_dead_ends();
+    for (std::size_t i = 0; i < schemas.size(); ++i) {
+      where_ = rules.tools[i].where;
+      budget_ = {};
+      program_.tools.push_back(values[i] == kNone ? ToolSpec{{}, keep_raw({{}, kNone, CallMark::CallEnd})}
+                                                  : tool_of(values[i], rules.tools[i].name, Json::array({schemas[i]})));
+    }
+    return std::move(program_);
+  }
+
  private:
+  void begin(const Json& root, std::string_view where) {
+    where_ = where;
+    budget_ = {};
+    reader_.emplace(root, where, budget_);
+    num_values_before_ = program_.values.size();
+  }
+
+  /// Compiling one value asks for others.
+  void compile_values() {
+    for (std::size_t i = 0; i < to_compile_.size(); ++i) {
+      const auto [value, schemas] = to_compile_[i];
+      compile_value(value, schemas);
+    }
+    to_compile_.clear();
+  }
+
+  // --- calls
+
+  void add_tool_names(const CallRules& rules) {
+    std::vector<std::u32string> words;
+    for (const CallRules::Tool& tool : rules.tools) {
+      if (!can_be_written(tool.name)) fail("{}: '{}' cannot be written as the name of a call", tool.where, printable(tool.name));
+      std::u32string word;
+      for (const char byte : tool.name) word += static_cast<unsigned char>(byte);
+      if (!words.empty() && words.back() == word) fail("{}: there are two tools '{}'", tool.where, printable(tool.name));
+      words.push_back(std::move(word));
+    }
+    program_.tool_names = automaton_of_words(words);
+  }
+
+  /// What a schema says of a whole call: undeclared arguments are only those that it speaks of.
+  std::uint32_t arguments_of(const Json& schema, std::string_view where) {
+    begin(schema, where);
+    const std::uint32_t value = add_value();
+    is_arguments_ = true;
+    compile_value(value, {&schema});
+    is_arguments_ = false;
+    compile_values();
+    return value;
+  }
+
+  ToolSpec tool_of(std::uint32_t value, const std::string& name, const Json& tool) {
+    ToolSpec spec{program_.values[value].objects};
+    if (spec.objects.empty()) fail("{}: #: no object fits this schema", where_);
+    const ToolTypes types(tool);
+    for (const std::uint32_t object : spec.objects) {
+      // Forms add to the program's tables, but not to its objects.
+      for (ObjectSpec::Property& property : program_.objects[object].properties) {
+        if (property.value == kNone) continue;
+        if (!can_be_written(property.name))
+          fail("{}: #/properties: '{}' cannot be written as the name of an argument", where_, printable(property.name));
+        property.forms = forms_of(program_.values[property.value], types.types_of(name, property.name));
+      }
+      ObjectSpec& of = program_.objects[object];
+      if (of.additional != kNone) of.additional_forms = forms_of(program_.values[of.additional], {});
+    }
+    return spec;
+  }
+
+  /// How a value may be written so that its reader (argument_types.h), who knows these types of it, reads what fits.
+  ArgumentForms forms_of(const ValueSpec& value, const JsonTypes& types) {
+    ArgumentForms forms;
+    if (types.string) {
+      forms.bare = types.integer || types.number || types.boolean || types.null;
+      forms.objects = types.object;
+      forms.arrays = types.array;
+    } else if (types.any_but_string()) {
+      return forms;  // strings with their quotes
+    }
+    for (const std::uint32_t string : value.strings) {
+      if (const std::uint32_t raw = raw_of(program_.strings[string], types.only_string()); raw != kNone)
+        forms.raws.push_back(raw);
+    }
+    return forms;
+  }
+
+  /// The string as it is; kNone if it has no such form. Text that begins with a quote is read as JSON, and where other types are possible so is
+  /// what looks like one of these.
+  std::uint32_t raw_of(const StringSpec& string, bool is_only_string) {
+    const bool is_any = string.automaton == kNone && string.min == 0 && string.max == kNoLimit;
+    if (is_any && is_only_string) return keep_raw({{}, kNone, CallMark::ValueEnd});
+    std::uint32_t& guard = is_only_string ? quote_guard_ : json_guard_;
+    if (guard == kNone) guard = keep_automaton(is_only_string ? guard_of_text() : guard_of_untyped_text());
+    if (string.automaton == kNone) {
+      // The guard must not stand in the way of the end.
+      if (!is_only_string && string.max < kLeastUntypedText) return kNone;
+      return keep_raw({string, guard, CallMark::ValueEnd});
+    }
+    Automaton all = intersection(program_.automata[string.automaton], program_.automata[guard], where_, budget_);
+    all = intersection(all, automaton_without(text_of(CallMark::ValueEnd)), where_, budget_);
+    if (all.is_empty()) return kNone;
+    return keep_raw({{keep_automaton(std::move(all)), 0, kNoLimit}, kNone, CallMark::ValueEnd});
+  }
+
+  std::uint32_t keep_raw(RawSpec raw) {
+    program_.raws.push_back(raw);
+    return static_cast<std::uint32_t>(program_.raws.size() - 1);
+  }
+
   // --- values
 
   /// The value that fits all of `schemas`.
@@ -93,7 +215,8 @@ class SchemaCompiler {
   }
 
   std::uint32_t add_value() {
-    if (program_.values.size() >= kMaxValues) fail("{}: needs more than {} different values", where_, kMaxValues);
+    if (program_.values.size() - num_values_before_ >= kMaxValues)
+      fail("{}: needs more than {} different values", where_, kMaxValues);
     program_.values.emplace_back();
     return static_cast<std::uint32_t>(program_.values.size() - 1);
   }
@@ -106,7 +229,7 @@ class SchemaCompiler {
   void compile_value(std::uint32_t value, const Schemas& schemas) {
     ValueSpec spec;
     BareParts bare;
-    for (const Alternative& alternative : reader_.alternatives(schemas)) {
+    for (const Alternative& alternative : reader_->alternatives(schemas)) {
       if (alternative.literals) {
         add_literals(alternative, spec, bare);
         continue;
@@ -271,17 +394,17 @@ class SchemaCompiler {
       if (const auto properties = schema->find("properties"); properties != schema->end()) {
         for (const auto& [name, property] : properties->items()) names.insert(name);
       }
-      if (const Json* const rest = reader_.find(*schema, "additionalProperties")) additional.push_back(rest);
+      if (const Json* const rest = reader_->find(*schema, "additionalProperties")) additional.push_back(rest);
     }
     ObjectSpec object;
     object.min = alternative.properties.min;
     object.max = alternative.properties.max;
-    object.additional = value_of(additional);
+    object.additional = is_arguments_ && additional.empty() ? nothing() : value_of(additional);
     for (const std::string& name : names) {
       Schemas schemas;
       for (const Json* const schema : alternative.objects) {
-        const Json* of_name = reader_.member(*schema, "properties", name);
-        if (of_name == nullptr) of_name = reader_.find(*schema, "additionalProperties");
+        const Json* of_name = reader_->member(*schema, "properties", name);
+        if (of_name == nullptr) of_name = reader_->find(*schema, "additionalProperties");
         if (of_name != nullptr) schemas.push_back(of_name);
       }
       budget_.spend(10 + name.size() + 5 * alternative.objects.size(), where_);
@@ -317,7 +440,7 @@ class SchemaCompiler {
       const char* const first = old_form ? "items" : "prefixItems";
       const auto list = schema->find(first);
       parts.push_back({schema, first, list == schema->end() ? 0 : list->size(),
-                       reader_.find(*schema, old_form ? "additionalItems" : "items")});
+                       reader_->find(*schema, old_form ? "additionalItems" : "items")});
       num_first = std::max(num_first, parts.back().num_first);
     }
     ArraySpec array;
@@ -330,7 +453,7 @@ class SchemaCompiler {
     for (std::size_t i = 0; i < num_first; ++i) {
       Schemas schemas;
       for (const Part& part : parts) {
-        const Json* const schema = i < part.num_first ? reader_.element(*part.schema, part.first, i) : part.rest;
+        const Json* const schema = i < part.num_first ? reader_->element(*part.schema, part.first, i) : part.rest;
         if (schema != nullptr) schemas.push_back(schema);
       }
       array.first.push_back(value_of(std::move(schemas)));
@@ -428,8 +551,11 @@ class SchemaCompiler {
 
   std::string_view where_;
   Budget budget_;
-  SchemaReader reader_;
+  std::optional<SchemaReader> reader_;
   Program program_;
+  std::size_t num_values_before_ = 0;  // of other schemas
+  bool is_arguments_ = false;          // what is being compiled is all arguments of a call
+  std::uint32_t quote_guard_ = kNone, json_guard_ = kNone;
   std::size_t total_states_ = 0;
   std::uint32_t nothing_ = kNone;
   std::map<Schemas, std::uint32_t> values_;
@@ -444,7 +570,21 @@ Program program_of_schema(std::string_view schema, std::string_view where) {
   if (schema.size() > kMaxSchemaBytes)
     fail("{}: found a schema of {} bytes, expected at most {}", where, schema.size(), kMaxSchemaBytes);
   const Json root = parse_json(schema, std::string(where));
-  return SchemaCompiler(root, where).compile(root);
+  return SchemaCompiler().compile(root, where);
+}
+
+Program program_of_calls(const CallRules& rules) {
+  CallRules possible = rules;
+  for (CallRules::Tool& tool : possible.tools) {
+    if (!tool.parameters || tool.must_fit) continue;
+    try {
+      program_of_calls({{{tool.name, tool.parameters, true, tool.where}}, true});
+    } catch (const Error&) {
+      tool.parameters.reset();
+    }
+  }
+  std::ranges::stable_sort(possible.tools, {}, &CallRules::Tool::name);
+  return SchemaCompiler().compile_calls(possible);
 }
 
 }  // namespace calandra::grammar

@@ -19,20 +19,31 @@ int hex_value(std::uint8_t byte) {
 
 }  // namespace
 
+const StringSpec& Machine::string_of(const Frame& frame) const {
+  return frame.kind == FrameKind::Raw ? program_.raws[frame.spec].string : program_.strings[frame.spec];
+}
+
 const Automaton* Machine::automaton_of_string(const Frame& frame) const {
   if (frame.spec == kExtraString) return extra_;
-  const std::uint32_t automaton = program_.strings[frame.spec].automaton;
+  const std::uint32_t automaton = string_of(frame).automaton;
   return automaton == kNone ? nullptr : &program_.automata[automaton];
 }
 
 /// Whether the string can go on with a character from `first` to `last`.
 bool Machine::can_take(const Frame& frame, char32_t first, char32_t last) const {
   if (first > last) return false;
-  if (frame.kind == FrameKind::String) {
+  if (frame.kind == FrameKind::String || frame.kind == FrameKind::Raw) {
+    // A guard forbids none but characters of one byte, of which only one is asked for.
+    if (frame.kind == FrameKind::Raw && frame.text != kGuardFree) {
+      const Automaton& guard = program_.automata[program_.raws[frame.spec].guard];
+      if (!guard.any_next(frame.text, first, last)) return false;
+    }
     const Automaton* const automaton = automaton_of_string(frame);
-    return automaton != nullptr ? automaton->any_next(frame.state, first, last) : frame.state < program_.strings[frame.spec].max;
+    return automaton != nullptr ? automaton->any_next(frame.state, first, last) : frame.state < string_of(frame).max;
   }
-  if (is_open(frame)) return true;
+  // Names of arguments have no blanks, which their reader would take off.
+  if (is_open(frame) && (frame.kind == FrameKind::Key || last > ' ')) return true;
+  if (frame.state == Automaton::kDead) return false;
   const ObjectSpec& object = program_.objects[frame.spec];
   const Arena::Seen& seen = arena_.seen(frame.seen);
   for (const Automaton::Edge& edge : object.names.edges(frame.state)) {
@@ -67,30 +78,36 @@ bool Machine::can_take_utf8(const Frame& frame) const {
 }
 
 /// Ends the character `c`.
-void Machine::take(const Frame& frame, char32_t c, SetId below) {
+void Machine::take(const Frame& frame, char32_t c, SetId below, std::uint8_t mark_progress) {
   Frame after = frame;
   after.character = Character::Whole;
-  after.left = 0;
+  after.left = mark_progress;
   after.code = 0;
-  if (frame.kind == FrameKind::Key) {
+  if (frame.kind == FrameKind::Raw && frame.text != kGuardFree)
+    after.text = program_.automata[program_.raws[frame.spec].guard].next(frame.text, c);
+  if (frame.kind == FrameKind::Key || frame.kind == FrameKind::RawKey) {
     if (after.state != Automaton::kDead) after.state = program_.objects[frame.spec].names.next(after.state, c);
     if (after.text != kNoText) after.text = arena_.add_text(after.text, c);
   } else if (const Automaton* const automaton = automaton_of_string(frame); automaton != nullptr) {
     after.state = automaton->next(after.state, c);
   } else {
     // Beyond what limits look at, all counts are alike.
-    const StringSpec& string = program_.strings[frame.spec];
+    const StringSpec& string = string_of(frame);
     const std::uint32_t limit = string.max == kNoLimit ? string.min : string.max;
     after.state = std::min(after.state + 1, limit);
   }
   add(after, below);
 }
 
+/// Whether a string may end here.
+bool Machine::may_close(const Frame& frame) const {
+  const Automaton* const automaton = automaton_of_string(frame);
+  return automaton != nullptr ? automaton->accepts(frame.state) : frame.state >= string_of(frame).min;
+}
+
 void Machine::close(const Frame& frame, SetId below) {
   if (frame.kind == FrameKind::String) {
-    const Automaton* const automaton = automaton_of_string(frame);
-    const bool may = automaton != nullptr ? automaton->accepts(frame.state) : frame.state >= program_.strings[frame.spec].min;
-    if (may) give_back(below, frame, kValueEnd);
+    if (may_close(frame)) give_back(below, frame, kValueEnd);
     return;
   }
   const ObjectSpec& object = program_.objects[frame.spec];
@@ -99,6 +116,7 @@ void Machine::close(const Frame& frame, SetId below) {
 }
 
 void Machine::step_string(const Thread& thread, std::uint8_t byte) {
+  if (only_marks_) return;
   Frame frame = thread.frame;
   switch (frame.character) {
     case Character::Whole: return begin_character(frame, thread.below, byte);
@@ -131,12 +149,19 @@ void Machine::begin_character(Frame frame, SetId below, std::uint8_t byte) {
   if (byte == '\\') {
     if (!can_take(frame, 0, kLastCodePoint)) return;
     frame.character = Character::Escape;
+    frame.left = 0;
     return add(frame, below);
   }
   if (byte < 0x80) {
+    // A call's value ends at its mark, wherever that stands. No string needs it: every character has an escape.
+    if (program_.is_of_calls()) return begin_text_character(frame, below, byte, CallMark::ValueEnd);
     if (can_take(frame, byte, byte)) take(frame, byte, below);
     return;
   }
+  begin_utf8(frame, below, byte);
+}
+
+void Machine::begin_utf8(Frame frame, SetId below, std::uint8_t byte) {
   if (byte >= 0xC2 && byte <= 0xDF) {
     frame.character = Character::Utf8Of2;
     frame.left = 1;

@@ -1,6 +1,7 @@
 #include "text/grammar_vocabulary.h"
 
 #include "text/grammar_mask.h"
+#include "text/grammar_program.h"
 #include "text/tokenizer.h"
 
 #include <algorithm>
@@ -13,7 +14,10 @@ GrammarVocabulary::GrammarVocabulary(const Tokenizer& tokenizer, std::span<const
     tokens_[static_cast<std::size_t>(id)] = tokenizer.token_bytes(id);
   }
   for (const AddedToken& added : tokenizer.added_tokens()) {
-    if (added.id < size) tokens_[static_cast<std::size_t>(added.id)].clear();
+    if (added.id >= size) continue;
+    tokens_[static_cast<std::size_t>(added.id)].clear();
+    if (std::ranges::find(grammar::kCallMarks, added.content) != grammar::kCallMarks.end())
+      call_marks_.push_back({added.id, added.content});
   }
   prepare(end_ids);
 }

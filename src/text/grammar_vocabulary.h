@@ -37,6 +37,12 @@ class GrammarVocabulary {
   bool is_end(std::int32_t id) const;
   std::span<const std::int32_t> end_ids() const { return end_ids_; }
   const TokenTrie& trie() const { return trie_; }
+  /// The added tokens that are marks of calls, whose bytes are not among those above: only a grammar of calls takes them, where it has marks.
+  struct Mark {
+    std::int32_t id;
+    std::string bytes;
+  };
+  std::span<const Mark> call_marks() const { return call_marks_; }
   grammar::MaskCache& plain_masks() const { return *plain_masks_; }
 
  private:
@@ -44,6 +50,7 @@ class GrammarVocabulary {
 
   std::vector<std::string> tokens_;
   std::vector<std::int32_t> end_ids_;
+  std::vector<Mark> call_marks_;
   TokenTrie trie_;
   std::unique_ptr<grammar::MaskCache> plain_masks_;
 };

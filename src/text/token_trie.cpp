@@ -83,4 +83,17 @@ TokenTrie TokenTrie::continuations(std::span<const std::uint32_t> nodes) const {
   return result;
 }
 
+std::optional<std::uint32_t> TokenTrie::find(std::string_view bytes) const {
+  std::uint32_t node = 0;
+  for (const char byte : bytes) {
+    if (nodes_.empty()) return std::nullopt;
+    const std::uint32_t end = nodes_[node].end;
+    std::uint32_t child = node + 1;
+    while (child < end && nodes_[child].byte != static_cast<std::uint8_t>(byte)) child = nodes_[child].end;
+    if (child >= end) return std::nullopt;
+    node = child;
+  }
+  return node;
+}
+
 }  // namespace calandra

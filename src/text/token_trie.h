@@ -3,6 +3,7 @@
 // is skipped with all that begins so.
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -26,6 +27,9 @@ class TokenTrie {
 
   /// What follows the given nodes of this trie, all put together; their own tokens are those of its root.
   TokenTrie continuations(std::span<const std::uint32_t> nodes) const;
+
+  /// The node that these bytes lead to, if any token begins with them.
+  std::optional<std::uint32_t> find(std::string_view bytes) const;
 
   std::span<const Node> nodes() const { return nodes_; }
   std::span<const std::int32_t> tokens(const Node& node) const {

@@ -339,5 +339,20 @@ TEST(AnthropicMessages, FailuresHaveTheShapeOfTheApi) {
   EXPECT_EQ(events.back().data, failed.json());
 }
 
+TEST(AnthropicMessages, StrictToolsAreKeptToOrRefused) {
+  ApiBench bench(anthropic_messages);
+  bench.answers.script = {.pieces = {"x"}};
+  const auto ask = [&](Json schema) {
+    return bench.ask({{"max_tokens", 9},
+                      {"messages", {{{"role", "user"}, {"content", "x"}}}},
+                      {"tools", {{{"name", "f"}, {"strict", true}, {"input_schema", std::move(schema)}}}}},
+                     "/v1/messages");
+  };
+  EXPECT_EQ(ask({{"type", "object"}}).status, 200);
+  EXPECT_NE(bench.answers.requests.back().guide, nullptr);
+  EXPECT_THAT(ask({{"not", true}}).error().at("message").get<std::string>(),
+              HasSubstr("tools[0].input_schema of 'f': #: keyword 'not' is not supported"));
+}
+
 }  // namespace
 }  // namespace calandra::anthropic_test

@@ -9,6 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <string>
 #include <vector>
@@ -492,6 +493,24 @@ std::string forced_text(AnswerGuide& guide, const Tokenizer& tokenizer) {
   return text;
 }
 
+/// What may come next is how these texts may begin, all of them.
+void expect_beginnings(AnswerGuide& guide, const Tokenizer& tokenizer, const std::vector<std::string>& texts) {
+  const std::span<const std::uint64_t> mask = guide.allowed();
+  ASSERT_FALSE(mask.empty());
+  std::vector<bool> may(texts.size(), false);
+  for (std::int32_t id = 0; id < static_cast<std::int32_t>(64 * mask.size()); ++id) {
+    if ((mask[static_cast<std::size_t>(id) / 64] >> (id % 64) & 1) == 0) continue;
+    const std::string_view bytes = tokenizer.token_bytes(id);
+    bool begins_any = false;
+    for (std::size_t i = 0; i < texts.size(); ++i) {
+      if (!texts[i].starts_with(bytes)) continue;
+      begins_any = may[i] = true;
+    }
+    EXPECT_TRUE(begins_any) << bytes;
+  }
+  EXPECT_EQ(std::count(may.begin(), may.end(), true), std::ssize(texts));
+}
+
 void push_text(AnswerGuide& guide, const Tokenizer& tokenizer, std::string_view text) {
   for (const std::int32_t id : tokenizer.encode(text)) {
     EXPECT_TRUE(guide.allowed().empty()) << text;
@@ -512,19 +531,54 @@ TEST(OpenAiChat, ACallThatMustComeIsForcedAfterTheReasoning) {
   const Json named = {{"type", "function"}, {"function", {{"name", "get_weather"}}}};
   auto guide = guide_for(named);
   push_text(*guide, tokenizer, "I think</think>");
-  EXPECT_EQ(forced_text(*guide, tokenizer), "<tool_call>get_weather\n");
-  EXPECT_TRUE(guide->allowed().empty());
+  EXPECT_EQ(forced_text(*guide, tokenizer), "<tool_call>");
+  expect_beginnings(*guide, tokenizer, {"get_weather"});
 
   guide = guide_for("required");
   push_text(*guide, tokenizer, "</think>");
-  EXPECT_THAT(forced_text(*guide, tokenizer), StartsWith("<tool_call>get"));  // both names may follow
+  EXPECT_EQ(forced_text(*guide, tokenizer), "<tool_call>");
+  std::vector<std::string> names;
+  const Json body = with_tools();
+  for (const Json& tool : body.at("tools")) names.push_back(tool.at("function").at("name").get<std::string>());
+  expect_beginnings(*guide, tokenizer, names);
   // A model that calls out of its reasoning has begun the call that must come.
   guide = guide_for(named);
   push_text(*guide, tokenizer, "I think<tool_call>");
-  EXPECT_EQ(forced_text(*guide, tokenizer), "get_weather\n");
+  expect_beginnings(*guide, tokenizer, {"get_weather"});
 
   EXPECT_EQ(guide_for("none"), nullptr);
   EXPECT_THAT(bench.last_prompt(), Not(HasSubstr("get_weather")));
+}
+
+TEST(OpenAiChat, StrictToolsAreKeptToOrRefused) {
+  ApiBench bench(openai_chat);
+  bench.answers.script = {.pieces = {"x"}};
+  const auto ask = [&](const char* parameters, Json strict, Json choice) {
+    Json function = {{"name", "f"}, {"parameters", parse_json(parameters, "test")}, {"strict", std::move(strict)}};
+    Json body = with(hello(), "tools", Json::array({{{"type", "function"}, {"function", std::move(function)}}}));
+    return bench.ask(with(std::move(body), "tool_choice", std::move(choice)), kPath);
+  };
+  constexpr const char* kGood = R"({"type": "object", "properties": {"a": {"type": "integer"}}})";
+  constexpr const char* kBad = R"({"type": "object", "properties": {"a": {"uniqueItems": true}}})";
+  const auto has_guide = [&] { return bench.answers.requests.back().guide != nullptr; };
+  EXPECT_EQ(ask(kGood, true, "auto").status, 200);
+  EXPECT_TRUE(has_guide());
+  EXPECT_EQ(ask(kGood, false, "auto").status, 200);
+  EXPECT_FALSE(has_guide());
+  EXPECT_EQ(ask(kBad, nullptr, "auto").status, 200);
+  EXPECT_FALSE(has_guide());
+  // Where a call must come, a schema that is not supported leaves the arguments to the model unless it is strict.
+  EXPECT_EQ(ask(kBad, nullptr, "required").status, 200);
+  EXPECT_TRUE(has_guide());
+  for (const char* const choice : {"auto", "required"}) {
+    const ApiReply refused = ask(kBad, true, choice);
+    EXPECT_EQ(refused.status, 400);
+    EXPECT_EQ(refused.error().at("param"), "tools[0].function.parameters");
+    EXPECT_THAT(refused.error().at("message").get<std::string>(),
+                HasSubstr("tools[0].function.parameters of 'f': #/properties/a: keyword 'uniqueItems' is not supported"));
+  }
+  EXPECT_EQ(ask(kBad, true, "none").status, 200);
+  EXPECT_EQ(ask(kGood, "yes", "auto").error().at("param"), "tools[0].function.strict");
 }
 
 TEST(OpenAiChat, AReasoningThatHasHadItsTokensIsClosed) {

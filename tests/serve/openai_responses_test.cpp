@@ -393,5 +393,19 @@ TEST(OpenAiResponses, FailuresHaveTheShapeOfTheApi) {
   EXPECT_EQ(response["output"][0]["status"], "incomplete");
 }
 
+TEST(OpenAiResponses, StrictToolsAreKeptToOrRefused) {
+  ApiBench bench(openai_responses);
+  bench.answers.script = {.pieces = {"x"}};
+  const auto ask = [&](Json parameters) {
+    return bench.ask(
+        {{"input", "x"},
+         {"tools", {{{"type", "function"}, {"name", "f"}, {"strict", true}, {"parameters", std::move(parameters)}}}}},
+        "/v1/responses");
+  };
+  EXPECT_EQ(ask({{"type", "object"}}).status, 200);
+  EXPECT_NE(bench.answers.requests.back().guide, nullptr);
+  EXPECT_EQ(ask({{"not", true}}).error().at("param"), "tools[0].parameters");
+}
+
 }  // namespace
 }  // namespace calandra::responses_test

@@ -24,14 +24,28 @@ constexpr const char* kSchema = R"({"type": "object", "additionalProperties": fa
 
 class Text : public AnswerListener {
  public:
-  void gained(std::int32_t /*id*/, const AnswerStep& step) override { text += step.text; }
+  void gained(std::int32_t /*id*/, const AnswerStep& step) override {
+    text += step.text;
+    num_logprobs += step.logprobs ? 1 : 0;
+  }
   void ended(const AnswerSummary& heard, std::string_view rest) override {
     text += rest;
     summary.set_value(heard);
   }
   std::string text;
+  int num_logprobs = 0;
   std::promise<AnswerSummary> summary;
 };
+
+constexpr const char* kTool = R"({"type": "object", "additionalProperties": false, "required": ["name", "age"], "properties": {
+  "name": {"type": "string", "maxLength": 12}, "age": {"type": "integer", "minimum": 0, "maximum": 120}, "alive": {"type": "boolean"}}})";
+
+CallRules one_tool() {
+  CallRules rules;
+  rules.tools.push_back({"describe", kTool, true, "tools"});
+  rules.several = false;
+  return rules;
+}
 
 class StructuredOutput : public testing::Test {
  protected:
@@ -49,6 +63,42 @@ class StructuredOutput : public testing::Test {
     made.reasoning_end = model().tokenizer().encode("</think>");
     made.grammar = std::move(grammar);
     return made;
+  }
+  OpeningPlan call_plan(bool must_call, ReasoningStart start = ReasoningStart::Off) {
+    OpeningPlan made = plan(nullptr, start);
+    made.calls = cache.find_or_compile(one_tool());
+    made.must_call = must_call;
+    return made;
+  }
+  std::int32_t id_of(std::string_view token) {
+    const std::vector<std::int32_t> ids = model().tokenizer().encode(token);
+    EXPECT_EQ(ids.size(), 1u) << token;
+    return ids.front();
+  }
+  /// Tokens that may come, all if there is no mask.
+  bool may(AnswerGuide& guide, std::string_view token) {
+    const std::int32_t id = id_of(token);
+    const std::span<const std::uint64_t> mask = guide.allowed();
+    return mask.empty() || (mask[static_cast<std::size_t>(id) / 64] >> (id % 64) & 1) != 0;
+  }
+  void push(AnswerGuide& guide, std::string_view text) {
+    for (const std::int32_t id : model().tokenizer().encode(text)) {
+      const std::span<const std::uint64_t> mask = guide.allowed();
+      EXPECT_TRUE(mask.empty() || (mask[static_cast<std::size_t>(id) / 64] >> (id % 64) & 1) != 0) << text;
+      guide.push(id);
+    }
+  }
+  void expect_call(const std::string& text) {
+    SCOPED_TRACE(text);
+    const Json tools = Json::array({{{"name", "describe"}, {"parameters", parse_json(kTool, "test")}}});
+    const ParsedOutput output = parse_output(text, OutputFormat{true, true, true, {}}, ReasoningStart::Off, tools);
+    ASSERT_EQ(output.tool_calls.size(), 1u);
+    const Json arguments = parse_json(output.tool_calls[0].arguments, "test");
+    EXPECT_LE(arguments.at("name").get<std::string>().size(), 48u);
+    EXPECT_GE(arguments.at("age").get<int>(), 0);
+    EXPECT_LE(arguments.at("age").get<int>(), 120);
+    EXPECT_EQ(arguments.size(), arguments.contains("alive") ? 3u : 2u);
+    EXPECT_TRUE(!arguments.contains("alive") || arguments["alive"].is_boolean());
   }
   std::string answer(const OpeningPlan& how, std::uint64_t seed, AnswerOutcome expected) {
     Engine engine(model(), {.limits = {}, .context = 1024, .pool_bytes = std::int64_t{64} << 20, .freed = FreedMemory::Poisoned});
@@ -111,6 +161,121 @@ TEST_F(StructuredOutput, TheSameTextIsCompiledOnce) {
   EXPECT_THAT(error_of([&] { cache.find_or_compile(GrammarCache::Kind::Ebnf, "root ::= (", "grammar"); }),
               testing::HasSubstr("grammar:1:"));
   EXPECT_LE(cache.size(), 64u);
+}
+
+TEST_F(StructuredOutput, ACallThatMustComeHasArgumentsThatFit) {
+  const OpeningPlan how = call_plan(true);
+  for (std::uint64_t seed = 0; seed < 12; ++seed) expect_call(answer(how, seed, AnswerOutcome::Stop));
+}
+
+TEST_F(StructuredOutput, TheModelSaysWhatItLikesUntilItCalls) {
+  OpeningGuide guide(std::make_shared<const OpeningPlan>(call_plan(false)));
+  push(guide, "Let me see: a < b, <tool>");
+  EXPECT_TRUE(guide.allowed().empty());
+  guide.push(id_of("<tool_call>"));
+  EXPECT_FALSE(may(guide, "<arg_key>"));
+  push(guide, "describe\n");
+  EXPECT_FALSE(may(guide, "</tool_call>"));
+  push(guide, "<arg_key>age</arg_key>\n<arg_value>7");
+  EXPECT_FALSE(may(guide, "x"));
+  push(guide, "</arg_value>\n<arg_key>name</arg_key><arg_value>Anne</arg_value>\n</tool_call>");
+  EXPECT_FALSE(may(guide, "<tool_call>"));
+  EXPECT_TRUE(may(guide, "<|role_end|>"));
+}
+
+TEST_F(StructuredOutput, ACallOutOfTheReasoningIsHeldToItsTool) {
+  for (const bool must_call : {false, true}) {
+    OpeningGuide guide(std::make_shared<const OpeningPlan>(call_plan(must_call, ReasoningStart::Open)));
+    push(guide, "Hm, <tool_call>");
+    push(guide, "describe\n<arg_key>");
+    EXPECT_FALSE(may(guide, "</arg_key>"));
+  }
+}
+
+/// Marks that are spelled in other tokens, of which the last has the beginning of what follows.
+TEST_F(StructuredOutput, WhatFollowsAMarkInsideOfATokenIsTheGrammars) {
+  OpeningPlan how = plan(cache.find_or_compile(GrammarCache::Kind::JsonSchema, R"({"type": "object", "required": ["k"],
+      "additionalProperties": false, "properties": {"k": {"type": "integer"}}})",
+                                               "schema"),
+                         ReasoningStart::Open);
+  const auto reasoned = [&] {
+    auto guide = std::make_shared<OpeningGuide>(std::make_shared<const OpeningPlan>(how));
+    push(*guide, "Hm");
+    push(*guide, "</think");
+    return guide;
+  };
+  auto guide = reasoned();
+  EXPECT_TRUE(may(*guide, ">"));
+  EXPECT_TRUE(may(*guide, ">\n"));
+  EXPECT_TRUE(may(*guide, ">{"));
+  EXPECT_FALSE(may(*guide, "></"));  // no document begins so
+  guide->push(id_of(">{"));
+  EXPECT_FALSE(may(*guide, "{"));
+  push(*guide, "\"");
+  EXPECT_FALSE(may(*guide, "w"));
+  EXPECT_TRUE(may(*guide, "k"));
+  // As one token each, as a draft of several would have them.
+  guide = reasoned();
+  guide->push(id_of(">\n"));
+  EXPECT_TRUE(may(*guide, "{"));
+  guide->push(id_of("{"));
+  EXPECT_FALSE(may(*guide, "{"));
+  // Where anything may follow, no mask is made.
+  how.grammar = nullptr;
+  EXPECT_TRUE(reasoned()->allowed().empty());
+}
+
+TEST_F(StructuredOutput, AnswersThatAreCutSaySo) {
+  Engine engine(model(), {.limits = {}, .context = 1024, .pool_bytes = std::int64_t{64} << 20, .freed = FreedMemory::Poisoned});
+  const auto how =
+      std::make_shared<const OpeningPlan>(plan(cache.find_or_compile(GrammarCache::Kind::JsonSchema, kSchema, "schema")));
+  for (const std::int64_t max_tokens : {1, 2, 5}) {
+    AnswerRequest wanted;
+    wanted.prompt = model().tokenizer().encode("Describe somebody.");
+    wanted.options.stop_ids = stop_ids_of(model());
+    wanted.options.max_tokens = max_tokens;
+    wanted.guide = std::make_shared<OpeningGuide>(how);
+    const auto heard = std::make_shared<Text>();
+    engine.submit(wanted, heard);
+    EXPECT_EQ(heard->summary.get_future().get().outcome, AnswerOutcome::Length) << max_tokens;
+    GrammarState state(how->grammar);
+    EXPECT_TRUE(state.accept_text(heard->text)) << heard->text;
+    EXPECT_FALSE(state.can_end());
+  }
+}
+
+/// Everything else that has a say in a token beside a grammar.
+TEST_F(StructuredOutput, PenaltiesLogprobsStopsAndManyAnswersKeepToTheGrammar) {
+  Engine engine(model(), {.limits = {}, .context = 1024, .pool_bytes = std::int64_t{64} << 20, .freed = FreedMemory::Poisoned});
+  const auto how =
+      std::make_shared<const OpeningPlan>(plan(cache.find_or_compile(GrammarCache::Kind::JsonSchema, kSchema, "schema")));
+  std::vector<std::shared_ptr<Text>> all;
+  for (std::uint32_t sample = 0; sample < 6; ++sample) {
+    AnswerRequest wanted;
+    wanted.prompt = model().tokenizer().encode("Describe somebody.");
+    wanted.sample = sample;
+    wanted.options.stop_ids = stop_ids_of(model());
+    wanted.options.max_tokens = 400;
+    wanted.options.logprobs = 5;
+    wanted.options.stop = {"\"tags\""};
+    wanted.options.sampling.seed = 7;
+    wanted.options.sampling.presence_penalty = 2;
+    wanted.options.sampling.frequency_penalty = 2;
+    wanted.options.sampling.repetition_penalty = 5;
+    wanted.options.sampling.logit_bias = {{id_of("{"), 100.0F}, {id_of("}"), 100.0F}};
+    wanted.guide = std::make_shared<OpeningGuide>(how);
+    all.push_back(std::make_shared<Text>());
+    engine.submit(wanted, all.back());
+  }
+  for (const auto& heard : all) {
+    EXPECT_EQ(heard->summary.get_future().get().outcome, AnswerOutcome::Stop);
+    // "tags" must come, and so the stop does; the text before it begins a document.
+    EXPECT_EQ(heard->text.find("tags"), std::string::npos) << heard->text;
+    GrammarState state(how->grammar);
+    EXPECT_TRUE(state.accept_text(heard->text)) << heard->text;
+    EXPECT_TRUE(state.accept_text("\"tags\"")) << heard->text;
+    EXPECT_GT(heard->num_logprobs, 0);
+  }
 }
 
 }  // namespace

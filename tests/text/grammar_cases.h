@@ -8,6 +8,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,6 +17,9 @@ namespace calandra {
 
 /// tests/data/grammar.
 std::filesystem::path grammar_data();
+
+/// Schemas and formats with what ajv accepts and rejects: cases.json of that folder.
+const nlohmann::ordered_json& grammar_cases();
 
 /// A token for each byte, and an end token, 256.
 std::shared_ptr<const GrammarVocabulary> byte_vocabulary();
@@ -42,5 +46,15 @@ TokenMask expect_exact_mask(const GrammarState& state, const GrammarVocabulary& 
 
 /// The tokens of a mask.
 std::vector<std::int32_t> tokens_of(const TokenMask& mask);
+
+/// Draws allowed tokens; after `steps` of them, whatever comes nearer to the end. `names` are those of properties that may have to come.
+std::string walk(const std::shared_ptr<const Grammar>& grammar, unsigned seed, int steps,
+                 const std::set<std::string>& names = {});
+
+/// The names of all properties that some part of the schema requires.
+void add_names(const nlohmann::ordered_json& schema, std::set<std::string>& names);
+
+/// Runs tests/text/validate_documents.py over [schema, text] pairs; it prints what is not valid, and "done" at the end.
+std::string complaints(const std::vector<nlohmann::ordered_json>& lines);
 
 }  // namespace calandra

@@ -288,7 +288,7 @@ void walk_with_exact_masks(const std::shared_ptr<const Grammar>& grammar, unsign
 }
 
 TEST(GrammarMask, AreWhatAcceptTakes) {
-  for (const Json& of : read_json(grammar_data() / "cases.json").at("schemas")) {
+  for (const Json& of : grammar_cases().at("schemas")) {
     SCOPED_TRACE(of.at("name").get<std::string>());
     const auto grammar = grammar_of_schema(dump_json(of.at("schema")), bundled_vocabulary());
     for (unsigned seed = 0; seed < (long_tests() ? 20u : 2u); ++seed) walk_with_exact_masks(grammar, seed, 20);

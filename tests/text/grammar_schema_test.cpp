@@ -37,9 +37,8 @@ std::string spaced(const Json& json) {
 }
 
 TEST(GrammarSchema, TakesWhatAjvAcceptsAndNothingElse) {
-  const Json cases = read_json(grammar_data() / "cases.json");
   std::size_t num_accepted = 0;
-  for (const Json& of : cases.at("schemas")) {
+  for (const Json& of : grammar_cases().at("schemas")) {
     SCOPED_TRACE(of.at("name").get<std::string>());
     const auto grammar = grammar_of_schema(dump_json(of.at("schema")));
     for (const Json& text : of.at("accepted")) {
@@ -52,7 +51,7 @@ TEST(GrammarSchema, TakesWhatAjvAcceptsAndNothingElse) {
 }
 
 TEST(GrammarSchema, TakesWhatSerialisersWrite) {
-  for (const Json& of : read_json(grammar_data() / "cases.json").at("schemas")) {
+  for (const Json& of : grammar_cases().at("schemas")) {
     SCOPED_TRACE(of.at("name").get<std::string>());
     const auto grammar = grammar_of_schema(dump_json(of.at("schema")));
     for (const Json& text : of.at("accepted")) {
@@ -66,7 +65,7 @@ TEST(GrammarSchema, TakesWhatSerialisersWrite) {
 }
 
 TEST(GrammarSchema, ChecksTheFormatsAsAjvDoes) {
-  for (const Json& of : read_json(grammar_data() / "cases.json").at("formats")) {
+  for (const Json& of : grammar_cases().at("formats")) {
     SCOPED_TRACE(dump_json(of.at("format")));
     const auto grammar = grammar_of_schema(dump_json(Json({{"type", "string"}, {"format", of.at("format")}})));
     for (const Json& text : of.at("accepted")) EXPECT_TRUE(accepts(grammar, dump_json(text))) << text;
