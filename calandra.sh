@@ -81,6 +81,7 @@ install_packages() {
 }
 
 # install_npm FOLDER: what FOLDER/package-lock.json says, into FOLDER/node_modules, unless it is there. No package's own scripts are run.
+# Fails if that cannot be.
 install_npm() {
   local folder=$root/$1 log=$root/build/npm.log
   [[ ${CALANDRA_PACKAGES:-} != skip ]] || return 0
@@ -89,7 +90,8 @@ install_npm() {
   mkdir -p "$root/build"
   (cd "$folder" && npm ci --ignore-scripts) </dev/null >"$log" 2>&1 || {
     tail -n 30 "$log" >&2
-    die "could not install the npm packages of $1; without them: CALANDRA_PACKAGES=skip"
+    say "could not install the npm packages of $1"
+    return 1
   }
   cp "$folder/package-lock.json" "$folder/node_modules/.installed"
 }
@@ -158,7 +160,7 @@ build_binary() {
 run_tests() {
   local start=$SECONDS
   install_packages test
-  install_npm tests/clients
+  install_npm tests/clients || say "the tests of tests/clients will be skipped"
   say "packages: $((SECONDS - start)) s"
   start=$SECONDS
   say "Building calandra and its tests (release) with $jobs jobs ..."
