@@ -189,10 +189,10 @@ test("a stream that its reader leaves is no longer made", async () => {
 test("a whole reply that is aborted, or takes too long for its client, is no longer made", async () => {
   await server.endsWhatIsLeft(async () => {
     const abort = new AbortController();
-    setTimeout(() => abort.abort(), 300);
+    setTimeout(() => abort.abort(), 1000);
     await assert.rejects(client.chat.completions.create(endless, { signal: abort.signal }), OpenAI.APIUserAbortError);
   });
-  await server.endsWhatIsLeft(() => assert.rejects(client.chat.completions.create(endless, { timeout: 300 }), OpenAI.APIConnectionTimeoutError));
+  await server.endsWhatIsLeft(() => assert.rejects(client.chat.completions.create(endless, { timeout: 1000 }), OpenAI.APIConnectionTimeoutError));
 });
 
 test("completions: a stream says what the whole reply says, of each prompt", async () => {
