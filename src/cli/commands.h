@@ -91,6 +91,9 @@ struct ServeArguments {
   std::int64_t pool_bytes = 0;               // 0: what default_pool_bytes() says
   std::optional<double> time_limit_seconds;  // of a request, from its submission to its end
   double drain_seconds = 30;                 // for what is under way when the server is told to end
+
+  std::optional<std::string> request_log;  // a file; "-": standard error
+  bool log_prompts = false;
 };
 
 struct InspectArguments {

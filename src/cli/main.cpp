@@ -133,6 +133,26 @@ class HelpFormat : public CLI::Formatter {
   }
 };
 
+/// The options of a command as docs/ have them, in a table (tools/update_docs.sh).
+std::string options_as_markdown(const CLI::App& command) {
+  const auto code = [](std::string text) {
+    for (std::size_t at = 0; (at = text.find('|', at)) != std::string::npos; at += 2) text.insert(at, "\\");
+    return fmt::format("`{}`", text);
+  };
+  std::string table = "| option | unless given | |\n|---|---|---|\n";
+  for (const std::string& group : command.get_groups()) {
+    const auto options = command.get_options(
+        [&](const CLI::Option* option) { return option->get_group() == group && option != command.get_help_ptr(); });
+    if (group != "Options") table += fmt::format("| **{}** | | |\n", group);
+    for (const CLI::Option* option : options) {
+      const std::string type = option->nonpositional() ? option->get_type_name() : "";
+      table += fmt::format("| {} | {} | {} |\n", code(option->get_name() + (type.empty() ? "" : " " + type)),
+                           option->get_default_str(), option->get_description());
+    }
+  }
+  return table;
+}
+
 /// "1,2,3"; nothing if it is not that.
 template <class Number>
 std::optional<std::vector<Number>> parse_list(const std::string& text) {
@@ -229,6 +249,10 @@ class CommandLine {
   }
 
   int run(int argc, char** argv) {
+    if (argc == 4 && argv[1] == std::string_view("help") && argv[2] == std::string_view("--markdown")) {
+      write_out(options_as_markdown(*app_.get_subcommand(argv[3])));
+      return kExitSuccess;
+    }
     try {
       app_.parse(arguments_of(argc, argv));
     } catch (const CLI::ParseError& error) {
@@ -412,7 +436,7 @@ Exit codes: 0; 1 for an error; 2 for a command line that is not understood; 130 
                              [this] { return serve_command(serve_); });
     command.footer(
         R"(A browser finds a chat at /. docs/serving.md says more, docs/api.md what every field of a request does. Without --api-key everyone who reaches the port may ask.
-SIGTERM or Ctrl-C lets what has begun be answered, for --drain seconds; a second one ends the program at once.
+SIGTERM or Ctrl-C lets what has begun be answered, for --drain seconds, and tells the rest; a second one ends the program at once.
 Exit codes: 0 after such an end; else as for run.)");
     a.model.model = CALANDRA_BUNDLED_MODEL;
     command.add_option("MODEL", a.model.model, kModelHelp)->default_str("the bundled model");
@@ -437,8 +461,10 @@ Exit codes: 0 after such an end; else as for run.)");
     add_texts("--cors-origin", a.cors_origins, "ORIGIN",
               "Pages of this origin may read the answers in a browser; * for all; may be given several times")
         ->group("HTTP");
-    add_size(command, "--max-body", a.max_body_bytes, "Bytes of a request at most")->default_str("32MiB")->group("HTTP");
-    add_number(command, "--max-connections", a.max_connections, 1, 1'000'000, "Connections at a time; more are refused")
+    add_size(command, "--max-body", a.max_body_bytes, "Bytes of a request at most; larger ones are refused with 413")
+        ->default_str("32MiB")
+        ->group("HTTP");
+    add_number(command, "--max-connections", a.max_connections, 1, 1'000'000, "Connections at a time; more are refused with 503")
         ->default_str(std::to_string(a.max_connections))
         ->group("HTTP");
     add_number(command, "--drain", a.drain_seconds, 0, 86'400,
@@ -449,18 +475,30 @@ Exit codes: 0 after such an end; else as for run.)");
     const auto add_limit = [&command](const char* name, std::int64_t& value, std::int64_t least, const char* help) {
       add_number(command, name, value, least, kMaxContext, help)->default_str(std::to_string(value))->group("Scheduling");
     };
-    add_limit("--max-running", a.limits.max_running, 1, "Answers that are made at a time");
-    add_limit("--max-waiting", a.limits.max_waiting, 1, "Answers that wait for their turn; more are refused with 503");
+    add_limit("--max-running", a.limits.max_running, 1,
+              "Answers that are made at a time: more make more tokens a second in all and fewer for each");
+    add_limit("--max-waiting", a.limits.max_waiting, 1,
+              "Answers that wait for their turn; more are refused with 503 and Retry-After");
     add_limit("--prefill-tokens", a.limits.prefill_tokens, 1, "Tokens of prompts in a step that has nothing else to do");
     add_limit("--prefill-beside-decodes", a.limits.prefill_tokens_beside_decodes, 1,
               "Tokens of prompts in a step beside answers: fewer keep their pace, more bring prompts forward");
-    add_limit("--reserve", a.limits.reserved_new_tokens, 0, "Tokens of an answer that memory is set aside for before it begins");
-    add_number(command, "--time-limit", a.time_limit_seconds, 0.001, 1e6, "Seconds that a request may take, waiting included")
+    add_limit("--reserve", a.limits.reserved_new_tokens, 0,
+              "Tokens of an answer that memory is set aside for before it begins: fewer let more answers begin and preempt more");
+    add_number(command, "--time-limit", a.time_limit_seconds, 0.001, 1e6,
+               "Seconds that a request may take, waiting included; then it ends with 504, or with an error in its stream")
         ->default_str("none")
         ->group("Scheduling");
     add_size(command, "--pool", a.pool_bytes, "Memory for the states and caches of all answers, as in 8GiB")
         ->default_str("half of what is free")
         ->group("Scheduling");
+    command
+        .add_option(
+            "--log-requests", a.request_log,
+            "Append a line of JSON for each request to this file, which may be moved away at any time; - is standard error")
+        ->type_name("FILE")
+        ->default_str("none")
+        ->group("Log");
+    command.add_flag("--log-prompts", a.log_prompts, "With what was asked, and errors in full")->group("Log");
     add_model_options(command, a.model, false);
   }
 

@@ -6,9 +6,11 @@
 #include "cli/terminal.h"
 #include "engine/engine.h"
 #include "engine/generate.h"
+#include "serve/engine_answers.h"
 #include "serve/grammar_cache.h"
 #include "serve/json_body.h"
 #include "serve/metrics.h"
+#include "serve/request_log.h"
 
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -24,18 +26,6 @@
 namespace calandra {
 namespace {
 
-class EngineService : public AnswerService {
- public:
-  explicit EngineService(Engine& engine) : engine_(engine) {}
-  AnswerSubmission submit(AnswerRequest request, std::shared_ptr<AnswerListener> listener) override {
-    return engine_.submit(std::move(request), std::move(listener));
-  }
-  void cancel(RequestId id) override { engine_.cancel(id); }
-
- private:
-  Engine& engine_;
-};
-
 ServedModel served_model(const Model& model, const Engine& engine, GrammarCache& grammars, const ServeArguments& arguments) {
   const GenerationDefaults& suggested = model.checkpoint().generation();
   ServedModel served;
@@ -50,6 +40,7 @@ ServedModel served_model(const Model& model, const Engine& engine, GrammarCache&
   served.defaults.stop_ids = stop_ids_of(model);
   served.num_samplable = model.num_samplable();
   served.context = engine.context();
+  served.most_answers = arguments.limits.max_waiting;
   served.grammars = &grammars;
   try {
     served.chat_template = &model.chat_template();
@@ -74,6 +65,9 @@ ServerOptions server_options(const ServeArguments& arguments) {
   // From the environment, since anyone on the machine can read a command line.
   if (const char* key = std::getenv("CALANDRA_API_KEY"); key != nullptr && *key != '\0') options.api_keys.emplace_back(key);
   if (arguments.time_limit_seconds) options.time_limit = nanoseconds_of(*arguments.time_limit_seconds);
+  if (arguments.request_log) {
+    options.request_log = std::make_shared<RequestLog>(RequestLogOptions{*arguments.request_log, arguments.log_prompts});
+  }
   options.version = version_text();
   return options;
 }
@@ -105,6 +99,7 @@ bool is_this_machine(const std::string& host) { return host == "localhost" || ho
 }  // namespace
 
 int serve_command(const ServeArguments& arguments) {
+  if (arguments.log_prompts && !arguments.request_log) throw UsageError("--log-prompts: expected --log-requests beside it");
   raise_file_limit();
   const std::unique_ptr<Model> model = open_model(arguments.model);
   EngineOptions engine_options;
@@ -112,7 +107,7 @@ int serve_command(const ServeArguments& arguments) {
   engine_options.pool_bytes = arguments.pool_bytes;
   const auto metrics = std::make_shared<Metrics>(CALANDRA_VERSION);
   Engine engine(*model, engine_options, metrics);
-  EngineService service(engine);
+  EngineAnswers service(engine);
   GrammarCache grammars(model->tokenizer(), stop_ids_of(*model), model->num_samplable());
   MeasuredAnswers answers(service, metrics);
   ServerOptions options = server_options(arguments);
@@ -131,10 +126,7 @@ int serve_command(const ServeArguments& arguments) {
   InterruptWatch::wait();
   notify_manager("STOPPING=1");
   write_note(fmt::format("stopping: what has begun has {:g} s\n", arguments.drain_seconds));
-  server.stop_taking();
-  engine.drain();
-  server.stop(std::chrono::duration_cast<std::chrono::milliseconds>(nanoseconds_of(arguments.drain_seconds)));
-  server.wait();
+  server.end(std::chrono::duration_cast<std::chrono::milliseconds>(nanoseconds_of(arguments.drain_seconds)));
   return kExitSuccess;
 }
 

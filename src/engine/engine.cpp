@@ -57,6 +57,7 @@ class Engine::Runner {
         scheduler_(model.layout(), pool_.blocks().num_blocks(), options.limits) {
     statistics_.context = context_;
     statistics_.block_bytes = model.layout().block_bytes;
+    statistics_.pool = pool_.use();
     thread_ = std::thread([this] { run(); });
   }
 
@@ -64,8 +65,7 @@ class Engine::Runner {
     {
       const std::lock_guard lock(mutex_);
       draining_ = stopping_ = true;
-      for (const auto& [id, answer] : answers_) scheduler_.cancel(id);
-      while (!answers_.empty()) end(answers_.begin()->first, AnswerOutcome::Cancelled);
+      end_all();
     }
     wake_.notify_all();
     thread_.join();
@@ -106,6 +106,14 @@ class Engine::Runner {
       const std::lock_guard lock(mutex_);
       if (!scheduler_.cancel(id)) return;
       end(id, AnswerOutcome::Cancelled);
+    }
+    wake_.notify_one();
+  }
+
+  void cancel_all() {
+    {
+      const std::lock_guard lock(mutex_);
+      end_all();
     }
     wake_.notify_one();
   }
@@ -190,6 +198,11 @@ class Engine::Runner {
     answers_.erase(at);
   }
 
+  void end_all() {
+    for (const auto& [id, answer] : answers_) scheduler_.cancel(id);
+    while (!answers_.empty()) end(answers_.begin()->first, AnswerOutcome::Cancelled);
+  }
+
   Answer* find(RequestId id) {
     const auto at = answers_.find(id);
     return at == answers_.end() ? nullptr : at->second.get();
@@ -259,6 +272,7 @@ class Engine::Runner {
       }
       lock.lock();
       telling_ = false;
+      statistics_.pool = pool_.use();
       if (work_.empty()) continue;
       complete();
       statistics_.step_seconds = seconds(now() - start);
@@ -435,6 +449,7 @@ AnswerSubmission Engine::submit(AnswerRequest request, std::shared_ptr<AnswerLis
   return runner_->submit(std::move(request), std::move(listener));
 }
 void Engine::cancel(RequestId id) { runner_->cancel(id); }
+void Engine::cancel_all() { runner_->cancel_all(); }
 void Engine::drain() { runner_->drain(); }
 bool Engine::idle() const { return runner_->idle(); }
 EngineStatistics Engine::statistics() const { return runner_->statistics(); }

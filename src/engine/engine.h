@@ -7,6 +7,7 @@
 
 #include "engine/answer_builder.h"
 #include "engine/model.h"
+#include "memory/pool.h"
 #include "schedule/limits.h"
 #include "schedule/request.h"
 #include "schedule/statistics.h"
@@ -92,6 +93,7 @@ struct EngineStatistics {
   ScheduleStatistics schedule;
   std::int64_t context = 0;
   std::int64_t block_bytes = 0;
+  PoolUse pool;             // after the last step, while `schedule` counts what is promised, too
   double step_seconds = 0;  // of the last step: the pass, and drawing tokens
   double draw_seconds = 0;  // of these
 };
@@ -121,6 +123,9 @@ class Engine {
 
   /// Ends an answer wherever it stands; ended() follows soon. Nothing happens if it has ended. From any thread, listeners included.
   void cancel(RequestId id);
+
+  /// As cancel() of every answer: for an end that has waited long enough.
+  void cancel_all();
 
   /// No further requests; those taken in are answered. From any thread; returns at once.
   void drain();

@@ -56,7 +56,9 @@ PagePool::PagePool(BlockPool& blocks, std::int64_t page_bytes, std::int64_t page
 
 std::int64_t PagePool::take() {
   const std::int64_t block = blocks_.take();
-  return block < 0 ? -1 : hold(block * pages_per_block_);
+  if (block < 0) return -1;
+  ++num_blocks_;
+  return hold(block * pages_per_block_);
 }
 
 std::int64_t PagePool::take_beside(std::int64_t neighbour) {
@@ -84,6 +86,7 @@ void PagePool::drop_holder(std::int64_t page) {
     if (blocks_.freed() == FreedMemory::Poisoned) std::memset(data(page), kPoisonByte, static_cast<std::size_t>(page_bytes_));
     return;
   }
+  --num_blocks_;
   blocks_.give_back(block);
 }
 

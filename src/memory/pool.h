@@ -60,6 +60,8 @@ class PagePool {
   std::byte* data(std::int64_t page) const;
   std::int64_t page_bytes() const { return page_bytes_; }
   std::int64_t num_used() const { return num_used_; }
+  /// Blocks that hold at least one page.
+  std::int64_t num_blocks() const { return num_blocks_; }
 
  private:
   std::int64_t hold(std::int64_t page);
@@ -68,8 +70,17 @@ class PagePool {
   std::int64_t page_bytes_;
   std::int64_t pages_per_block_;
   std::int64_t num_used_ = 0;
+  std::int64_t num_blocks_ = 0;
   std::vector<std::uint32_t> holders_;        // by page
   std::vector<std::uint32_t> used_in_block_;  // by block
+};
+
+/// Blocks of a pool by what is in them.
+struct PoolUse {
+  std::int64_t states = 0;  // and tails
+  std::int64_t latents = 0;
+  std::int64_t mtp_latents = 0;
+  std::int64_t nothing = 0;
 };
 
 /// Everything a model's sequences take their memory from.
@@ -85,6 +96,11 @@ class MemoryPool {
   BlockPool& blocks() { return blocks_; }
   PagePool& latents() { return latents_; }
   PagePool& mtp_latents() { return mtp_latents_; }
+
+  PoolUse use() const {
+    const std::int64_t latents = latents_.num_blocks(), mtp_latents = mtp_latents_.num_blocks(), nothing = blocks_.num_free();
+    return {blocks_.num_blocks() - nothing - latents - mtp_latents, latents, mtp_latents, nothing};
+  }
 
  private:
   MemoryLayout layout_;

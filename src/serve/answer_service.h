@@ -22,6 +22,9 @@ class AnswerService {
   /// As Engine::submit() and cancel().
   virtual AnswerSubmission submit(AnswerRequest request, std::shared_ptr<AnswerListener> listener) = 0;
   virtual void cancel(RequestId id) = 0;
+  /// As Engine::drain() and cancel_all(): the server ends.
+  virtual void drain() {}
+  virtual void cancel_all() {}
 };
 
 /// What requests are made of. Immutable while it is served; what it points to must outlive it.
@@ -33,7 +36,8 @@ struct ServedModel {
   GenerationOptions defaults;      // what the checkpoint suggests, its stop ids included; the seed is drawn for each request
   std::int64_t num_samplable = 0;  // ids that can be made, and biased
   std::int64_t context = 0;
-  GrammarCache* grammars = nullptr;  // null: output cannot be constrained
+  std::int64_t most_answers = kMaxContext;  // to one request: the queue never has room for more
+  GrammarCache* grammars = nullptr;         // null: output cannot be constrained
 
   const std::string& name() const { return names.front(); }
 };

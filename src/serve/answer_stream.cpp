@@ -1,5 +1,6 @@
 #include "serve/answer_stream.h"
 
+#include "serve/request_log.h"
 #include "text/detokenizer.h"
 
 #include <algorithm>
@@ -17,8 +18,9 @@ using Kind = OutputEvent::Kind;
 /// once; the client's going, which comes in the HTTP server's thread, waits for no sink.
 class AnswerGroup : public std::enable_shared_from_this<AnswerGroup> {
  public:
-  AnswerGroup(AnswerService& answers, std::shared_ptr<AnswerSink> sink, std::size_t num_choices)
-      : answers_(answers), sink_(std::move(sink)), places_(num_choices), num_open_(num_choices) {}
+  AnswerGroup(AnswerService& answers, std::shared_ptr<AnswerSink> sink, std::size_t num_choices,
+              std::shared_ptr<RequestRecord> record)
+      : answers_(answers), sink_(std::move(sink)), record_(std::move(record)), places_(num_choices), num_open_(num_choices) {}
 
   void watch(std::stop_token gone) {
     gone_.emplace(std::move(gone), [weak = weak_from_this()] {
@@ -84,8 +86,14 @@ class AnswerGroup : public std::enable_shared_from_this<AnswerGroup> {
     });
   }
 
+  /// Also of an answer that nobody hears any more.
+  void note(const AnswerSummary& summary, AnswerOutcome outcome, std::int64_t reasoning_tokens) {
+    if (record_) record_->answered(summary, outcome, reasoning_tokens);
+  }
+
   void fail(const ApiError& error) {
     if (is_over_) return;  // and the engine may be the only one left
+    if (record_) record_->failed(error);
     tell([group = weak_from_this(), error](AnswerSink& sink) {
       if (const auto self = group.lock()) self->is_over_ = true;
       sink.failed(error);
@@ -117,6 +125,7 @@ class AnswerGroup : public std::enable_shared_from_this<AnswerGroup> {
   std::mutex sink_mutex_;
   std::atomic<bool> is_over_ = false;
   const std::shared_ptr<AnswerSink> sink_;
+  const std::shared_ptr<RequestRecord> record_;  // may be null
   std::vector<Place> places_;
   bool has_begun_ = false;
   std::vector<std::function<void(AnswerSink&)>> early_;
@@ -151,7 +160,11 @@ class AnswerFeed : public AnswerListener {
   }
 
   void ended(const AnswerSummary& summary, std::string_view rest) override {
-    guard([&] { finish(summary, rest); });
+    guard([&] {
+      // What the engine made of a complete answer is no matter.
+      group_->note(summary, is_closed_ ? AnswerOutcome::Stop : summary.outcome, usage_.reasoning_tokens);
+      finish(summary, rest);
+    });
   }
 
  private:
@@ -303,10 +316,15 @@ AnswerRequest request_of(const AnswerJob& job, int sample) {
 }  // namespace
 
 void submit_answers(AnswerService& answers, const ServedModel& model, std::vector<AnswerJob> jobs,
-                    std::shared_ptr<AnswerSink> sink, std::stop_token gone) {
+                    std::shared_ptr<AnswerSink> sink, std::stop_token gone, std::shared_ptr<RequestRecord> record) {
   std::size_t num_choices = 0;
   for (const AnswerJob& job : jobs) num_choices += static_cast<std::size_t>(job.count);
-  const auto group = std::make_shared<AnswerGroup>(answers, std::move(sink), num_choices);
+  if (static_cast<std::int64_t>(num_choices) > model.most_answers) {
+    refuse_field("n", fmt::format("asks for {} answers, expected at most {}: so many may wait on this server", num_choices,
+                                  model.most_answers));
+  }
+  if (record) record->asked(model.name(), static_cast<std::int64_t>(num_choices));
+  const auto group = std::make_shared<AnswerGroup>(answers, std::move(sink), num_choices, std::move(record));
   group->watch(std::move(gone));
   try {
     std::size_t choice = 0;
@@ -324,10 +342,10 @@ void submit_answers(AnswerService& answers, const ServedModel& model, std::vecto
 }
 
 void submit_answers(AnswerService& answers, const ServedModel& model, AnswerJob job, std::shared_ptr<AnswerSink> sink,
-                    std::stop_token gone) {
+                    std::stop_token gone, std::shared_ptr<RequestRecord> record) {
   std::vector<AnswerJob> jobs;
   jobs.push_back(std::move(job));
-  submit_answers(answers, model, std::move(jobs), std::move(sink), std::move(gone));
+  submit_answers(answers, model, std::move(jobs), std::move(sink), std::move(gone), std::move(record));
 }
 
 void AnswerCollector::prompt_logprobs(int choice, std::vector<LogprobEntry> entries) {

@@ -62,11 +62,11 @@ class AnswerSink {
 };
 
 /// Submits the answers, their choices counted through all jobs; the sink hears of them until all have ended, or until `gone`: then they are cancelled, and nobody hears. Throws
-/// RequestError if they are not taken in; then the sink has heard nothing.
+/// RequestError if they are not taken in; then the sink has heard nothing. `record`, unless null, hears of every answer's end.
 void submit_answers(AnswerService& answers, const ServedModel& model, std::vector<AnswerJob> jobs,
-                    std::shared_ptr<AnswerSink> sink, std::stop_token gone);
+                    std::shared_ptr<AnswerSink> sink, std::stop_token gone, std::shared_ptr<RequestRecord> record = nullptr);
 void submit_answers(AnswerService& answers, const ServedModel& model, AnswerJob job, std::shared_ptr<AnswerSink> sink,
-                    std::stop_token gone);
+                    std::stop_token gone, std::shared_ptr<RequestRecord> record = nullptr);
 
 /// An answer put together.
 struct WholeAnswer {

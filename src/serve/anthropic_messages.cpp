@@ -440,7 +440,7 @@ void anthropic_messages(const ApiContext& context, const HttpRequest& request, c
   job.client = client_of(context, request);
   job.time_limit = context.time_limit;
   auto reply = std::make_shared<MessagesReply>(responder, request, context.model.name(), std::ssize(job.prompt), is_stream);
-  submit_answers(context.answers, context.model, std::move(job), std::move(reply), responder.gone());
+  submit_answers(context.answers, context.model, std::move(job), std::move(reply), responder.gone(), request.record);
 }
 
 void anthropic_count_tokens(const ApiContext& context, const HttpRequest& request, const HttpResponder& responder) {

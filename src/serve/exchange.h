@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <stop_token>
 #include <string>
@@ -17,7 +18,8 @@ struct ReplyForm {
   bool is_head = false;  ///< the reply to HEAD has no body
   int minor_version = 1;
   bool keep_alive = true;
-  HttpHeaders headers;  ///< added to the reply's own
+  HttpHeaders headers;                    ///< added to the reply's own
+  std::shared_ptr<RequestRecord> record;  ///< hears of the reply; may be null
 };
 
 class Exchange {

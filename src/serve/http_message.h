@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <initializer_list>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -36,6 +37,8 @@ class HttpHeaders {
   std::vector<Field> fields_;
 };
 
+class RequestRecord;
+
 struct HttpRequest {
   std::string method;  ///< as sent: "GET"
   std::string target;  ///< as sent
@@ -46,6 +49,7 @@ struct HttpRequest {
   std::string body;
   std::string peer;  ///< address and port
   std::string id;    ///< of this request alone; every reply says it as x-request-id and, for Anthropic's clients, request-id
+  std::shared_ptr<RequestRecord> record;  ///< for the log of requests; may be null
 };
 
 /// A whole reply. Content-Length, Connection, Date and the like are added by who sends it; a status without a body (204, 304)

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "serve/cors.h"
 #include "serve/exchange.h"
+#include "serve/request_log.h"
 
 #include <fmt/format.h>
 #include <linux/sockios.h>
@@ -18,6 +19,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <condition_variable>
 #include <csignal>
 #include <exception>
 #include <iterator>
@@ -104,7 +106,7 @@ struct HttpServer::Core {
   void add(tcp::socket socket);
   void remove(Connections::iterator connection);
   void tick();
-  void end_if_empty();
+  void end_if_done();
   void drain(std::chrono::milliseconds grace);
   void run();
   void log(std::string_view line) const {
@@ -127,12 +129,16 @@ struct HttpServer::Core {
   bool accepts_well = true;  // the last attempt was no failure
   Clock::time_point drain_deadline = kNever;
   bool is_draining = false;
+  bool is_over = false;  // nobody is taken in any more
   std::uint32_t id_prefix = std::random_device()();
   std::uint64_t num_requests = 0;
   std::atomic<int> num_connections = 0;
   int port = 0;
   std::mutex thread_mutex;
   std::thread thread;
+  std::mutex end_mutex;
+  std::condition_variable ends;
+  bool has_ended = false;  // run() has returned
 };
 
 /// A socket that is read and written in turn with its requests, one of which is answered at a time. It is always in one phase; at most one
@@ -145,6 +151,7 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
   void start(Core::Connections::iterator self, bool is_welcome);
   void tick(Clock::time_point now);
   void drain();
+  bool is_idle() const { return phase_ == Phase::Idle; }
   /// At once; an answer that is not finished is broken off so that the client notices.
   void close();
 
@@ -159,7 +166,7 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
   void on_header();
   void on_request();
   void refuse(int status, std::string_view message, const std::string& path);
-  void begin_exchange(const HttpRequest& request, bool keep_alive);
+  std::shared_ptr<RequestRecord> begin_exchange(const HttpRequest& request, bool keep_alive);
   void flush();
   void write();
   void on_written(const error_code& ec, std::size_t count);
@@ -284,7 +291,7 @@ void HttpServer::Connection::on_header() {
 void HttpServer::Connection::on_request() {
   const bool keep_alive = reader_.keep_alive();
   HttpRequest request = reader_.take_request();
-  begin_exchange(request, keep_alive);
+  request.record = begin_exchange(request, keep_alive);
   try {
     core_.service.handle(std::move(request), HttpResponder(exchange_));
   } catch (const std::exception& error) {
@@ -298,21 +305,24 @@ void HttpServer::Connection::on_request() {
 void HttpServer::Connection::refuse(int status, std::string_view message, const std::string& path) {
   HttpRequest unread;
   unread.path = path;
+  unread.peer = peer_;
   unread.id = core_.next_id();
-  begin_exchange(unread, false);
+  if (const auto record = begin_exchange(unread, false)) record->failed(message);
   HttpResponse response = core_.service.error(status, message, path);
   if (status == 503) response.headers.add("Retry-After", "1");
   exchange_->reply(response);
   flush();
 }
 
-void HttpServer::Connection::begin_exchange(const HttpRequest& request, bool keep_alive) {
+std::shared_ptr<RequestRecord> HttpServer::Connection::begin_exchange(const HttpRequest& request, bool keep_alive) {
   ReplyForm form = {.is_head = request.method == "HEAD",
                     .minor_version = request.minor_version,
                     .keep_alive = keep_alive && !core_.is_draining,
-                    .headers = {{"x-request-id", request.id}, {"request-id", request.id}}};
+                    .headers = {{"x-request-id", request.id}, {"request-id", request.id}},
+                    .record = core_.service.record ? core_.service.record(request) : nullptr};
   form.headers.add(cors_headers(request, core_.options.cors_origins));
   path_ = request.path;
+  auto record = form.record;
   // Whoever answers may be in another thread and outlive the connection, but not the server: see lose().
   exchange_ = std::make_shared<Exchange>(std::move(form), core_.options.backlog_limit_bytes,
                                          [&core = core_, connection = weak_from_this()] {
@@ -323,6 +333,7 @@ void HttpServer::Connection::begin_exchange(const HttpRequest& request, bool kee
                                          });
   last_written_ = Clock::now();
   enter(Phase::Answering, is_writing_ ? last_written_ + core_.options.write_timeout : kNever);
+  return record;
 }
 
 /// Writes what the answer has to say by now.
@@ -407,7 +418,7 @@ void HttpServer::Connection::watch_progress(Clock::time_point now) {
 }
 
 void HttpServer::Connection::drain() {
-  if (phase_ == Phase::Idle) close();
+  if (is_idle()) close();
 }
 
 void HttpServer::Connection::close() {
@@ -447,7 +458,7 @@ void HttpServer::Core::accept() {
   is_accepting = true;
   acceptor.async_accept([this](const error_code& ec, tcp::socket socket) {
     is_accepting = false;
-    if (is_draining) return;
+    if (is_over) return;
     if (!ec) {
       accepts_well = true;
       add(std::move(socket));
@@ -478,36 +489,41 @@ void HttpServer::Core::add(tcp::socket socket) {
 void HttpServer::Core::remove(Connections::iterator connection) {
   connections.erase(connection);
   num_connections = static_cast<int>(connections.size());
-  end_if_empty();
+  if (connections.empty()) end_if_done();
 }
 
 void HttpServer::Core::tick() {
+  if (is_over) return;
   // First: whatever happens below, there is a next time.
   ticker.expires_after(kTick);
   ticker.async_wait([this](const error_code& ec) {
     if (!ec) tick();
   });
-  if (!is_accepting && !is_draining) accept();
+  if (!is_accepting && !is_over) accept();
   const auto now = Clock::now();
-  const bool is_over = now >= drain_deadline;
+  const bool is_late = now >= drain_deadline;
   for (auto next = connections.begin(); next != connections.end();) {
     const std::shared_ptr<Connection> connection = *next++;  // which may leave the list
-    guard(*connection, [&] { is_over ? connection->close() : connection->tick(now); });
+    guard(*connection, [&] { is_late ? connection->close() : connection->tick(now); });
   }
-  end_if_empty();
+  end_if_done();
 }
 
-/// Without anything to wait for run() returns.
-void HttpServer::Core::end_if_empty() {
-  if (is_draining && connections.empty()) ticker.cancel();
+/// After the last answer nobody waits for those who have come and not asked. Without anything to wait for run() returns.
+void HttpServer::Core::end_if_done() {
+  const auto is_idle = [](const std::shared_ptr<Connection>& connection) { return connection->is_idle(); };
+  if (!is_draining || is_over || !std::all_of(connections.begin(), connections.end(), is_idle)) return;
+  is_over = true;
+  error_code ignored;
+  acceptor.close(ignored);
+  while (!connections.empty()) std::shared_ptr<Connection>(connections.front())->close();
+  ticker.cancel();
 }
 
 void HttpServer::Core::drain(std::chrono::milliseconds grace) {
   constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365);  // "for ever" would overflow
   drain_deadline = std::min(drain_deadline, Clock::now() + std::min(grace, kLongest));
   if (!std::exchange(is_draining, true)) {
-    error_code ignored;
-    acceptor.close(ignored);
     for (auto next = connections.begin(); next != connections.end();) {
       const std::shared_ptr<Connection> connection = *next++;
       connection->drain();
@@ -527,14 +543,17 @@ void HttpServer::Core::guard(Connection& connection, Body&& body) {
 }
 
 void HttpServer::Core::run() {
-  for (;;) {
+  for (bool is_done = false; !is_done;) {
     try {
       io.run();
-      return;
+      is_done = true;
     } catch (const std::exception& error) {
       log(fmt::format("server: {}", error.what()));
     }
   }
+  const std::lock_guard lock(end_mutex);
+  has_ended = true;
+  ends.notify_all();
 }
 
 // ---------------------------------------------------------------- the server
@@ -562,6 +581,11 @@ void HttpServer::stop(std::chrono::milliseconds grace) {
 void HttpServer::wait() {
   const std::lock_guard lock(core_->thread_mutex);
   if (core_->thread.joinable()) core_->thread.join();
+}
+
+bool HttpServer::wait_for(std::chrono::milliseconds time) {
+  std::unique_lock lock(core_->end_mutex);
+  return core_->ends.wait_for(lock, time, [this] { return core_->has_ended; });
 }
 
 }  // namespace calandra

@@ -45,6 +45,9 @@ struct HttpService {
   std::function<std::optional<HttpResponse>(const HttpRequest& request)> check;
   /// The shape of errors that the server itself finds.
   ErrorFormat error = plain_error;
+  /// Begins a request's record for the log, or null. Called with the request without its body, or with what little is known of one
+  /// that could not be read. May be empty.
+  std::function<std::shared_ptr<RequestRecord>(const HttpRequest& request)> record;
   /// One line for whoever runs the server. May be empty.
   std::function<void(std::string_view line)> log;
 };
@@ -61,11 +64,14 @@ class HttpServer {
   int port() const;
   int num_connections() const;
 
-  /// Takes no more connections, closes those that wait for a request, lets requests that have begun be answered for that long, then cuts
-  /// them off. From any thread; returns at once. A later call can only shorten the time.
+  /// Closes connections that wait for a request, lets requests that have begun be answered for that long, then cuts them off. Until
+  /// then whoever connects is answered, once: so that those who watch the server hear that it ends. From any thread; returns at once. A
+  /// later call can only shorten the time.
   void stop(std::chrono::milliseconds grace);
   /// Returns when the last connection is closed after stop().
   void wait();
+  /// The same, or false if that takes longer.
+  bool wait_for(std::chrono::milliseconds time);
 
  private:
   struct Core;

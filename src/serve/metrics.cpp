@@ -110,6 +110,8 @@ class MeasuredListener final : public AnswerListener {
 
 }  // namespace
 
+std::string_view name_of(AnswerOutcome outcome) { return kOutcomeNames[static_cast<std::size_t>(outcome)]; }
+
 void Histogram::add(double value) {
   const auto bucket = std::lower_bound(bounds_.begin(), bounds_.end(), value) - bounds_.begin();
   ++counts_[static_cast<std::size_t>(bucket)];
@@ -193,6 +195,12 @@ std::string Metrics::text(const EngineStatistics& now) const {
   page.begin("pool_blocks", "gauge", "Blocks of the memory of sequences.");
   page.sample("", label("state", "used"), schedule.blocks_used);
   page.sample("", label("state", "free"), schedule.blocks_total - schedule.blocks_used);
+  page.begin("pool_held_blocks", "gauge",
+             "The same blocks by what is in them after the last step. What is used and holds nothing is set aside.");
+  page.sample("", label("kind", "states"), now.pool.states);
+  page.sample("", label("kind", "latents"), now.pool.latents);
+  page.sample("", label("kind", "mtp_latents"), now.pool.mtp_latents);
+  page.sample("", label("kind", "nothing"), now.pool.nothing);
   page.gauge("pool_block_bytes", "The size of such a block.", now.block_bytes);
   return page.take();
 }

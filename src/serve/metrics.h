@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -35,6 +36,9 @@ class Histogram {
   std::vector<std::uint64_t> counts_;
   double sum_ = 0;
 };
+
+/// "stop", "length", "cancelled", "timed_out", "failed"
+std::string_view name_of(AnswerOutcome outcome);
 
 /// May be used from any thread; nothing blocks for longer than a page takes to be written.
 class Metrics final : public StepListener {
@@ -77,6 +81,8 @@ class MeasuredAnswers final : public AnswerService {
 
   AnswerSubmission submit(AnswerRequest request, std::shared_ptr<AnswerListener> listener) override;
   void cancel(RequestId id) override { answers_.cancel(id); }
+  void drain() override { answers_.drain(); }
+  void cancel_all() override { answers_.cancel_all(); }
 
  private:
   AnswerService& answers_;

@@ -206,7 +206,7 @@ void openai_chat(const ApiContext& context, const HttpRequest& request, const Ht
         },
         [whole = responder](const ApiError& error) mutable { whole.reply(openai_error(error)); });
   }
-  submit_answers(context.answers, model, std::move(job), std::move(sink), responder.gone());
+  submit_answers(context.answers, model, std::move(job), std::move(sink), responder.gone(), request.record);
 }
 
 }  // namespace calandra

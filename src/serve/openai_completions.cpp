@@ -286,7 +286,7 @@ void openai_completions(const ApiContext& context, const HttpRequest& request, c
         },
         [whole = responder](const ApiError& error) mutable { whole.reply(openai_error(error)); });
   }
-  submit_answers(context.answers, model, std::move(jobs), std::move(sink), responder.gone());
+  submit_answers(context.answers, model, std::move(jobs), std::move(sink), responder.gone(), request.record);
 }
 
 }  // namespace calandra

@@ -518,7 +518,7 @@ void openai_responses(const ApiContext& context, const HttpRequest& request, con
   job.client = client_of(context, request);
   job.time_limit = context.time_limit;
   auto reply = std::make_shared<ResponsesReply>(responder, request, context.model.name(), std::move(read.echo), read.is_stream);
-  submit_answers(context.answers, context.model, std::move(job), std::move(reply), responder.gone());
+  submit_answers(context.answers, context.model, std::move(job), std::move(reply), responder.gone(), request.record);
 }
 
 }  // namespace calandra

@@ -11,6 +11,7 @@
 #include "serve/web_page.h"
 #include "serve/work_queue.h"
 
+#include <malloc.h>
 #include <nlohmann/json.hpp>
 
 #include <atomic>
@@ -20,10 +21,19 @@ namespace calandra {
 namespace {
 
 constexpr int kWorkThreads = 2;
+/// For telling whoever is still answered at the end that it is the end.
+constexpr std::chrono::seconds kFarewell{2};
+/// Parsed JSON takes up to fifty times the bytes of its text, in pieces that glibc keeps for itself; those of a body of this size are given back.
+constexpr std::size_t kLargeBodyBytes = std::size_t{1} << 20;
 constexpr const char* kJsonType = "application/json";
 
 /// Whoever watches a server need not know its keys; the web page asks its user for one.
 bool is_open(std::string_view path) { return path == "/health" || path == "/ready" || path == "/version" || is_web_page(path); }
+
+/// What is asked for every few seconds and says nothing of who uses the server: no matter for the log.
+bool is_watching(const HttpRequest& request) {
+  return request.method == "GET" && (is_open(request.path) || request.path == "/metrics");
+}
 
 }  // namespace
 
@@ -35,6 +45,7 @@ struct Server::Parts {
   }
 
   using Api = void (*)(const ApiContext&, const HttpRequest&, const HttpResponder&);
+  using Answering = std::function<void(const HttpRequest&, HttpResponder&)>;
   using Tool = HttpResponse (*)(const ServedModel&, const HttpRequest&);
 
   void add_get(const char* path, std::function<HttpResponse(const HttpRequest&)> page) {
@@ -44,15 +55,23 @@ struct Server::Parts {
   }
 
   /// Whatever is thrown becomes an error in the shape of the path's API.
-  void add_post(const char* path, std::function<void(const HttpRequest&, HttpResponder&)> answer) {
+  static void answer_or_refuse(const Answering& answer, const HttpRequest& request, HttpResponder& responder) {
+    if (responder.gone().stop_requested()) return;
+    if (request.record) request.record->came_with(request.body);
+    try {
+      answer(request, responder);
+    } catch (const std::exception& thrown) {
+      const ApiError error = api_error_of(thrown);
+      if (request.record) request.record->failed(error);
+      responder.reply(error_response(error, request.path));
+    }
+  }
+
+  void add_post(const char* path, Answering answer) {
     router.add({"POST", path, kJsonType, [this, answer = std::move(answer)](HttpRequest request, HttpResponder responder) {
                   work.push([answer, request = std::move(request), responder = std::move(responder)]() mutable {
-                    if (responder.gone().stop_requested()) return;
-                    try {
-                      answer(request, responder);
-                    } catch (const std::exception& error) {
-                      responder.reply(error_response(api_error_of(error), request.path));
-                    }
+                    answer_or_refuse(answer, request, responder);
+                    if (std::exchange(request.body, {}).size() >= kLargeBodyBytes) ::malloc_trim(0);
                   });
                 }});
   }
@@ -102,6 +121,12 @@ struct Server::Parts {
     return router.refusal(request);
   }
 
+  std::shared_ptr<RequestRecord> record(const HttpRequest& request) const {
+    if (!options.request_log || is_watching(request)) return nullptr;
+    const auto key = key_of(request, options.api_keys);
+    return std::make_shared<RequestRecord>(options.request_log, request, key ? key_mark(options.api_keys[*key]) : std::string());
+  }
+
   const ServerOptions options;
   const ServedModel model;
   const ApiContext context;
@@ -120,6 +145,7 @@ Server::Server(ServerOptions options, ServedModel model, AnswerService& answers,
                                      HttpResponder responder) { parts.router.handle(std::move(request), std::move(responder)); },
                   .check = [&parts](const HttpRequest& request) { return parts.check(request); },
                   .error = format_api_error,
+                  .record = [&parts](const HttpRequest& request) { return parts.record(request); },
                   .log = std::move(log)});
 }
 
@@ -127,8 +153,15 @@ Server::~Server() = default;
 
 int Server::port() const { return parts_->http->port(); }
 int Server::num_connections() const { return parts_->http->num_connections(); }
-void Server::stop_taking() { parts_->is_taking = false; }
-void Server::stop(std::chrono::milliseconds grace) { parts_->http->stop(grace); }
-void Server::wait() { parts_->http->wait(); }
+
+void Server::end(std::chrono::milliseconds grace) {
+  AnswerService& answers = parts_->context.answers;
+  HttpServer& http = *parts_->http;
+  parts_->is_taking = false;
+  answers.drain();
+  http.stop(grace + kFarewell);
+  if (!http.wait_for(grace)) answers.cancel_all();
+  http.wait();
+}
 
 }  // namespace calandra

@@ -1,9 +1,9 @@
 #pragma once
-// The server: HTTP, keys, routes and the APIs over an engine. It ends in three steps of its owner's: stop_taking(), so that no new answers are
-// begun; stop(), which waits for those under way; and its destructor. docs/serving.md describes it, docs/api.md what it answers.
+// The server: HTTP, keys, routes and the APIs over an engine. docs/serving.md describes it, docs/api.md what it answers.
 
 #include "serve/answer_service.h"
 #include "serve/http_server.h"
+#include "serve/request_log.h"
 #include "serve/router.h"
 
 #include <atomic>
@@ -23,6 +23,7 @@ struct ServerOptions {
   std::optional<std::chrono::nanoseconds> time_limit;  // of an answer, waiting included
   std::string version;                                 // what /version says
   std::function<HttpResponse()> metrics;               // the page /metrics; empty: there is none
+  std::shared_ptr<RequestLog> request_log;             // null: requests leave no lines
 };
 
 class Server {
@@ -37,11 +38,9 @@ class Server {
   int port() const;
   int num_connections() const;
 
-  /// From now on /ready says no.
-  void stop_taking();
-  /// As HttpServer::stop() and wait().
-  void stop(std::chrono::milliseconds grace);
-  void wait();
+  /// The orderly end. From now on /ready says no and no answers are begun; those under way have that long, then they are ended and their
+  /// clients told so, in a stream by its last event. Returns when all are answered.
+  void end(std::chrono::milliseconds grace);
 
  private:
   struct Parts;

@@ -21,6 +21,11 @@ const std::string kContinueHere =
 
 const std::set<std::string> kLingVariables = {"add_generation_prompt", "enable_thinking", "messages", "thinking", "tools"};
 
+/// Variables that are made of the fields of a request.
+constexpr const char* kFieldsOfTheRequest[] = {"messages", "tools", "add_generation_prompt"};
+/// Two names of one switch: templates read the one or the other.
+constexpr const char* kThinkingSwitches[] = {"enable_thinking", "thinking"};
+
 std::string join_parts(const Json& parts, const std::string& where) {
   std::string text;
   for (std::size_t i = 0; i < parts.size(); ++i) {
@@ -73,6 +78,28 @@ void check_tools(const Json& tools) {
   if (!tools.is_array()) fail("tools: expected an array");
   for (std::size_t i = 0; i < tools.size(); ++i) {
     if (!tools[i].is_object()) fail("tools[{}]: expected an object", i);
+  }
+}
+
+/// Variables that would be passed over in silence, or that contradict each other or the request.
+void check_kwargs(const ChatRequest& request) {
+  const Json& kwargs = request.template_kwargs;
+  if (!kwargs.is_object()) fail("chat_template_kwargs: expected an object");
+  for (const char* key : kFieldsOfTheRequest) {
+    if (kwargs.contains(key))
+      fail("chat_template_kwargs.{}: found a value, expected none: it is what the request's own fields say", key);
+  }
+  std::optional<bool> wanted = request.thinking;
+  for (const char* key : kThinkingSwitches) {
+    const auto value = kwargs.find(key);
+    if (value == kwargs.end() || value->is_null()) continue;
+    if (!value->is_boolean() || value->get<bool>() != wanted.value_or(value->get<bool>())) {
+      fail("chat_template_kwargs.{}: found {}, expected {}", key, dump_json(*value).substr(0, 80),
+           !wanted   ? "true or false"
+           : *wanted ? "true, as another field of the request says"
+                     : "false, as another field of the request says");
+    }
+    wanted = value->get<bool>();
   }
 }
 
@@ -171,14 +198,14 @@ std::string ChatTemplate::render_text(const Json& context, const JinjaOptions& o
 Json ChatTemplate::make_context(const ChatRequest& request, std::vector<std::string>& unused_kwargs) const {
   Json context = special_tokens_;
   if (request.thinking) context["enable_thinking"] = context["thinking"] = *request.thinking;
-  for (const char* key : {"enable_thinking", "thinking"}) {
+  for (const char* key : kThinkingSwitches) {
     const auto value = request.template_kwargs.find(key);
     if (value != request.template_kwargs.end() && value->is_boolean()) context["enable_thinking"] = context["thinking"] = *value;
   }
   for (const auto& [key, value] : request.template_kwargs.items()) {
     const bool is_switch = key == "enable_thinking" || key == "thinking";
     if (!reads(key) && !(is_switch && can_switch_thinking())) unused_kwargs.push_back(key);
-    context[key] = value;
+    if (!is_switch || !value.is_null()) context[key] = value;
   }
   context["messages"] = normalize_messages(request.messages);
   // As Hugging Face's renderer has them: always there, and none rather than empty.
@@ -194,7 +221,7 @@ ChatPrompt ChatTemplate::render(const ChatRequest& request, const JinjaOptions& 
   check_nesting(request.tools, "tools");
   check_nesting(request.template_kwargs, "chat_template_kwargs");
   check_tools(request.tools);
-  if (!request.template_kwargs.is_object()) fail("chat_template_kwargs: expected an object");
+  check_kwargs(request);
   ChatPrompt prompt;
   Json context = make_context(request, prompt.unused_kwargs);
   if (request.continue_last_message) {

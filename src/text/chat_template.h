@@ -23,7 +23,8 @@ struct ChatRequest {
   bool add_generation_prompt = true;
   /// The answer goes on where the last message, of the assistant, ends. Excludes add_generation_prompt, which is ignored.
   bool continue_last_message = false;
-  /// More variables for the template. enable_thinking and thinking are the same switch: templates read the one or the other.
+  /// More variables for the template. enable_thinking and thinking are the same switch: templates read the one or the other. Refused:
+  /// values of it that contradict each other or `thinking`, and names that the fields above make.
   nlohmann::ordered_json template_kwargs = nlohmann::ordered_json::object();
 };
 

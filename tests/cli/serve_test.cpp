@@ -15,12 +15,20 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
+
+/// Begins a script beside a server: sends what `post PATH BODY` says on file 3, where the reply is read.
+const std::string kPost = R"SH(
+    post() {
+      exec 3<>"/dev/tcp/127.0.0.1/$port"
+      printf 'POST %s HTTP/1.0\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %s\r\n\r\n%s' "$1" "${#2}" "$2" >&3
+    }
+)SH";
 
 /// Starts a server, sends it one request, ends it. Out: the reply, then the exit code; err: what the server said.
 Outcome serve_once(const std::string& options, const std::string& path, const Json& body, const std::string& environment = {}) {
-  return run_beside_server(options, R"SH(
-    exec 3<>"/dev/tcp/127.0.0.1/$port"
-    printf 'POST %s HTTP/1.0\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %s\r\n\r\n%s' "$1" "${#2}" "$2" >&3
+  return run_beside_server(options, kPost + R"SH(
+    post "$1" "$2"
     cat <&3
     kill -TERM "$server"; wait "$server"; printf '\nexit %s\n' "$?"
     cat "$said" >&2
@@ -56,6 +64,43 @@ TEST(Serve, AKeyOfTheEnvironmentIsAskedFor) {
   const Json body = {{"prompt", "x"}};
   EXPECT_THAT(serve_once("", "/tokenize", body).out, HasSubstr("200 OK"));
   EXPECT_THAT(serve_once("", "/tokenize", body, "CALANDRA_API_KEY=secret ").out, HasSubstr("401 Unauthorized"));
+}
+
+const std::string kEndlessStream = dump_json({{"prompt", "x"}, {"max_tokens", 100000}, {"ignore_eos", true}, {"stream", true}});
+
+TEST(Serve, AStreamThatOutlivesTheGraceEndsWithAnError) {
+  const Outcome outcome = run_beside_server("--drain 0", kPost + R"SH(
+    post /v1/completions "$1"
+    head -c 2000 <&3 >/dev/null
+    kill -TERM "$server"
+    tail -c 400 <&3
+    wait "$server"; printf '\nexit %s\n' "$?"
+  )SH",
+                                            {kEndlessStream});
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("data: {\"error\":{\"message\":\"the server is stopping\""), HasSubstr("\nexit 0\n")));
+}
+
+TEST(Serve, ASecondSignalEndsItAtOnce) {
+  const Outcome outcome = run_beside_server("--drain 3600", kPost + R"SH(
+    post /v1/completions "$1"
+    head -c 2000 <&3 >/dev/null
+    kill -TERM "$server"
+    until grep -q stopping "$said"; do sleep 0.1; done
+    kill -TERM "$server"
+    wait "$server"; printf 'exit %s\n' "$?"
+  )SH",
+                                            {kEndlessStream});
+  EXPECT_EQ(outcome.out, "exit 143\n");  // and not after an hour
+}
+
+TEST(Serve, RequestsLeaveALineOfJsonWhereAskedFor) {
+  const Outcome outcome = serve_once("--log-requests -", "/tokenize", {{"prompt", "my secret"}});
+  EXPECT_THAT(outcome.out, HasSubstr("200 OK"));
+  EXPECT_THAT(outcome.err,
+              AllOf(HasSubstr("\n{\"time\":\"20"), HasSubstr("\"path\":\"/tokenize\""), Not(HasSubstr("my secret"))));
+  const Outcome refused = run_program({"serve", "--log-prompts"});
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("--log-requests"));
 }
 
 TEST(Serve, AnAddressThatCannotBeHadIsNamed) {

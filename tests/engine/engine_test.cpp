@@ -132,6 +132,9 @@ TEST_F(EngineTest, EveryAnswerIsWhatItIsAloneAlsoWhenPreempted) {
       EXPECT_EQ(heard[seed]->summary.outcome,
                 expected[seed].finish_reason == FinishReason::Stop ? AnswerOutcome::Stop : AnswerOutcome::Length);
       EXPECT_EQ(heard[seed]->summary.made_tokens, std::ssize(expected[seed].ids));
+      // Not counted again when it comes back after a preemption.
+      EXPECT_EQ(heard[seed]->summary.prompt_tokens, std::ssize(request(seed).prompt));
+      EXPECT_LE(heard[seed]->summary.cached_tokens, heard[seed]->summary.prompt_tokens);
     }
     preemptions += engine.statistics().schedule.preemptions;
     expect_all_back(engine);

@@ -133,6 +133,29 @@ TEST(SequenceMemory, StartsFromZeroInAPoolFullOfNaN) {
   }
 }
 
+TEST(SequenceMemory, ItsBlocksAreCountedByWhatIsInThem) {
+  const MemoryLayout layout = small_layout(true);
+  MemoryPool pool(layout, 40);
+  EXPECT_EQ(pool.use().nothing, 40);
+  {
+    const auto one = SequenceMemory::create(pool), other = SequenceMemory::create(pool);
+    ASSERT_TRUE(one->reserve(70) && other->reserve(700));
+    const PoolUse use = pool.use();
+    EXPECT_EQ(use.states, 2 * layout.fixed_blocks());
+    const auto blocks = [&](std::int64_t tokens, std::int64_t pages_per_block) {
+      const std::int64_t pages = (tokens + layout.page_tokens - 1) / layout.page_tokens;
+      return (pages + pages_per_block - 1) / pages_per_block;
+    };
+    EXPECT_EQ(use.latents, blocks(70, layout.pages_per_block) + blocks(700, layout.pages_per_block));
+    EXPECT_EQ(use.mtp_latents, blocks(69, layout.mtp_pages_per_block) + blocks(699, layout.mtp_pages_per_block));
+    EXPECT_EQ(use.nothing, 40 - layout.sequence_blocks(70) - layout.sequence_blocks(700));
+  }
+  EXPECT_EQ(pool.use().states, 0);
+  EXPECT_EQ(pool.use().latents, 0);
+  EXPECT_EQ(pool.use().mtp_latents, 0);
+  EXPECT_EQ(pool.use().nothing, 40);
+}
+
 TEST(SequenceMemory, OpeningAndClosingLosesNothing) {
   MemoryPool pool(small_layout(true), 12);
   for (int i = 0; i < 100; ++i) {

@@ -2,6 +2,7 @@
 
 #include "serve/metrics.h"
 #include "serve/scripted_answers.h"
+#include "serve/whole_server.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,7 +15,6 @@
 #include <map>
 #include <memory>
 #include <random>
-#include <sstream>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -25,25 +25,6 @@ namespace calandra::metrics_test {
 namespace {
 
 using testing::StartsWith;
-
-/// The samples of a page: "name{labels}" to value. Fails where a line has neither form of the text format.
-std::map<std::string, double> read_page(const std::string& page) {
-  std::map<std::string, double> samples;
-  std::istringstream lines(page);
-  for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with("# HELP calandra_") || line.starts_with("# TYPE calandra_")) continue;
-    const std::size_t space = line.rfind(' ');
-    EXPECT_NE(space, std::string::npos) << line;
-    const std::string key = line.substr(0, space);
-    EXPECT_THAT(key, StartsWith("calandra_"));
-    char* end = nullptr;
-    const std::string value = line.substr(space + 1);
-    const double number = std::strtod(value.c_str(), &end);
-    EXPECT_EQ(*end, '\0') << line;
-    EXPECT_TRUE(samples.emplace(key, number).second) << "twice: " << key;
-  }
-  return samples;
-}
 
 class Heard final : public AnswerListener {
  public:
@@ -71,6 +52,7 @@ EngineStatistics busy(Metrics& metrics) {
   now.schedule.blocks_used = 10;
   now.schedule.blocks_total = 16;
   now.block_bytes = 1 << 20;
+  now.pool = {.states = 5, .latents = 2, .mtp_latents = 1, .nothing = 8};
   now.draw_seconds = 0.25;
   for (const auto& [prefill, decode, seconds] :
        std::vector<std::tuple<int, int, double>>{{512, 0, 2.0}, {0, 3, 0.02}, {100, 3, 0.5}, {0, 0, 1.0}}) {
@@ -102,7 +84,7 @@ EngineStatistics busy(Metrics& metrics) {
 TEST(Metrics, AFreshServerSaysZeroOfEveryName) {
   Metrics fresh("1.2.3"), used("1.2.3");
   const EngineStatistics now = busy(used);
-  const auto before = read_page(fresh.text({})), after = read_page(used.text(now));
+  const auto before = read_metrics(fresh.text({})), after = read_metrics(used.text(now));
   ASSERT_EQ(before.size(), after.size());
   for (const auto& [key, value] : before) {
     EXPECT_TRUE(after.contains(key)) << key;
@@ -113,7 +95,7 @@ TEST(Metrics, AFreshServerSaysZeroOfEveryName) {
 TEST(Metrics, EveryNameIsFilled) {
   Metrics metrics("1.2.3");
   const EngineStatistics now = busy(metrics);
-  for (const auto& [key, value] : read_page(metrics.text(now))) {
+  for (const auto& [key, value] : read_metrics(metrics.text(now))) {
     if (key.find("_bucket{") == std::string::npos) {
       EXPECT_GT(value, 0) << key;
     }
@@ -155,9 +137,13 @@ TEST(Metrics, ValuesAreThoseToldOf) {
       {"calandra_draw_seconds_total", 0.75},
       {"calandra_pool_blocks{state=\"used\"}", 10},
       {"calandra_pool_blocks{state=\"free\"}", 6},
+      {"calandra_pool_held_blocks{kind=\"states\"}", 5},
+      {"calandra_pool_held_blocks{kind=\"latents\"}", 2},
+      {"calandra_pool_held_blocks{kind=\"mtp_latents\"}", 1},
+      {"calandra_pool_held_blocks{kind=\"nothing\"}", 8},
       {"calandra_pool_block_bytes", 1 << 20},
   };
-  const auto samples = read_page(metrics.text(now));
+  const auto samples = read_metrics(metrics.text(now));
   for (const auto& [key, value] : expected) {
     ASSERT_TRUE(samples.contains(key)) << key;
     EXPECT_DOUBLE_EQ(samples.at(key), value) << key;
@@ -173,7 +159,7 @@ TEST(Metrics, BucketsCountWhatIsAtMostTheirBound) {
     seconds.push_back(i % 5 == 0 ? 0.025 : std::exp(std::uniform_real_distribution<double>(-12, 4)(random)));
     metrics.gained(seconds.back());
   }
-  const auto samples = read_page(metrics.text({}));
+  const auto samples = read_metrics(metrics.text({}));
   int buckets = 0;
   for (const auto& [key, value] : samples) {
     static const std::string begin = "calandra_inter_token_latency_seconds_bucket{le=\"";
@@ -205,7 +191,7 @@ TEST(Metrics, WhoAsksMeasuredAnswersHearsWhatTheBareOnesSay) {
   EXPECT_TRUE(std::holds_alternative<EngineStopped>(answers.submit(request, heard)));
   const HttpResponse page = metrics_page(*metrics, {});
   EXPECT_THAT(page.headers.find("Content-Type").value_or(""), StartsWith("text/plain; version=0.0.4"));
-  const auto samples = read_page(page.body);
+  const auto samples = read_metrics(page.body);
   EXPECT_EQ(samples.at("calandra_generated_tokens_total"), 4);
   EXPECT_EQ(samples.at("calandra_inter_token_latency_seconds_count"), 3);
   EXPECT_EQ(samples.at("calandra_prompt_tokens_total"), 3);

@@ -324,6 +324,13 @@ TEST(OpenAiChat, ErrorsNameTheField) {
       {R"({"logprobs": true, "top_logprobs": 21})", "top_logprobs"},
       {R"({"reasoning_effort": "some"})", "reasoning_effort"},
       {R"({"chat_template_kwargs": {"enable_thinkin": false}})", "chat_template_kwargs.enable_thinkin"},
+      {R"({"chat_template_kwargs": {"messages": []}})", "chat_template_kwargs.messages"},
+      {R"({"chat_template_kwargs": {"tools": []}})", "chat_template_kwargs.tools"},
+      {R"({"chat_template_kwargs": {"add_generation_prompt": true}})", "chat_template_kwargs.add_generation_prompt"},
+      {R"({"chat_template_kwargs": {"enable_thinking": "no"}})", "chat_template_kwargs.enable_thinking"},
+      {R"({"chat_template_kwargs": {"enable_thinking": false, "thinking": true}})", "chat_template_kwargs.thinking"},
+      {R"({"reasoning_effort": "high", "chat_template_kwargs": {"enable_thinking": false}})",
+       "chat_template_kwargs.enable_thinking"},
       {R"({"tools": [{"type": "web_search"}]})", "tools[0].type"},
       {R"({"tools": [{"type": "function"}]})", "tools[0].function"},
       {R"({"tools": [{"type": "function", "function": {"name": 1}}]})", "tools[0].function.name"},
@@ -364,6 +371,19 @@ TEST(OpenAiChat, FieldsWithoutEffectAreTaken) {
                     {"temperature", nullptr},
                     {"tools", Json::array()}}));
   EXPECT_EQ(bench.ask(body, kPath).status, 200);
+}
+
+// Asked again and again, as 503 asks for, it would never be answered.
+TEST(OpenAiChat, MoreAnswersThanMayEverWaitAreNoMatterOfTheMoment) {
+  const ApiBench bench(openai_chat);
+  const std::int64_t most = bench.model().most_answers;
+  const ApiReply refused = bench.ask(with(hello(), "n", most + 1), kPath);
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_EQ(refused.error().at("param"), "n");
+  EXPECT_THAT(refused.error().at("message").get<std::string>(),
+              HasSubstr(fmt::format("{} answers, expected at most {}", most + 1, most)));
+  EXPECT_TRUE(bench.answers.requests.empty());
+  EXPECT_EQ(bench.ask(with(hello(), "n", most), kPath).status, 200);
 }
 
 TEST(OpenAiChat, BodiesThatAreNoRequestsAreRefused) {

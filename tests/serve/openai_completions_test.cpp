@@ -150,12 +150,19 @@ TEST(OpenAiCompletions, HoweverTheOutputIsCutAStreamSaysWhatAWholeReplySays) {
 
 TEST(OpenAiCompletions, ErrorsNameTheField) {
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {R"({"prompt": null})", "prompt"},        {R"({"prompt": []})", "prompt"},
-      {R"({"prompt": ""})", "prompt"},          {R"({"prompt": {"text": "x"}})", "prompt"},
-      {R"({"prompt": ["a", 5]})", "prompt[1]"}, {R"({"prompt": [1, 99999999]})", "prompt[1]"},
-      {R"({"logprobs": 21})", "logprobs"},      {R"({"logprobs": true})", "logprobs"},
-      {R"({"suffix": "x"})", "suffix"},         {R"({"best_of": 4})", "best_of"},
-      {R"({"max_tokens": 0})", "max_tokens"},   {R"({"messages": []})", "messages"},
+      {R"({"prompt": null})", "prompt"},
+      {R"({"prompt": []})", "prompt"},
+      {R"({"prompt": ""})", "prompt"},
+      {R"({"prompt": {"text": "x"}})", "prompt"},
+      {R"({"prompt": ["a", 5]})", "prompt[1]"},
+      {R"({"prompt": [1, 99999999]})", "prompt[1]"},
+      {R"({"logprobs": 21})", "logprobs"},
+      {R"({"logprobs": true})", "logprobs"},
+      {R"({"suffix": "x"})", "suffix"},
+      {R"({"best_of": 4})", "best_of"},
+      {R"({"max_tokens": 0})", "max_tokens"},
+      {R"({"messages": []})", "messages"},
+      {R"({"prompt": ["a", "b"], "n": 60})", "n"},
   };
   ApiBench bench(openai_completions);
   bench.answers.script = {.pieces = {"x"}};

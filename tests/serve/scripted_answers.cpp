@@ -99,6 +99,7 @@ ApiBench::ApiBench(Handler handler) : handler_(handler) {
   model_.num_samplable = kNumSamplable;
   model_.grammars = &bundled_grammars();
   model_.context = 100'000;
+  model_.most_answers = 100;
 }
 
 ApiReply ApiBench::ask(const nlohmann::ordered_json& body, std::string_view path) const {

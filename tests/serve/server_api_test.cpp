@@ -16,6 +16,7 @@
 #include <optional>
 #include <stop_token>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace calandra {
@@ -197,16 +198,16 @@ TEST_F(ServerTest, WhatHasBegunIsAnsweredWhenTheServerEnds) {
   Client client = connect(), watcher = connect();
   ASSERT_TRUE(client.send(chat({{"stream", true}})));
   ASSERT_TRUE(becomes_true([&] { return answers_.num_submitted() == 1; }));
-  server_->stop_taking();
-  EXPECT_EQ(watcher.ask(request_text("GET /ready HTTP/1.1")).status, 503);
-  server_->stop(std::chrono::minutes(1));
+  std::jthread end([&] { server_->end(std::chrono::minutes(1)); });
+  ASSERT_TRUE(becomes_true([&] { return ask("GET /ready HTTP/1.1").status == 503; }));
+  EXPECT_TRUE(watcher.is_at_end()) << "it waited for nothing";
+  EXPECT_EQ(ask("GET /health HTTP/1.1").status, 200);
   answers_.listener(0).gained(70, step("</think>Hello"));
   answers_.listener(0).ended(summary(AnswerOutcome::Length), {});
   const Answer answer = client.read_answer();
   EXPECT_TRUE(answer.is_whole);
   EXPECT_THAT(answer.body, HasSubstr("Hello"));
   EXPECT_THAT(answer.body, HasSubstr("[DONE]"));
-  server_->wait();
 }
 
 TEST_F(ServerTest, AnAnswerCutOffByTheEndIsCancelled) {
@@ -214,8 +215,7 @@ TEST_F(ServerTest, AnAnswerCutOffByTheEndIsCancelled) {
   Client client = connect();
   ASSERT_TRUE(client.send(chat()));
   ASSERT_TRUE(becomes_true([&] { return answers_.num_submitted() == 1; }));
-  server_->stop(std::chrono::milliseconds(0));
-  server_->wait();
+  server_->end(std::chrono::milliseconds(0));
   EXPECT_EQ(answers_.cancelled(), (std::vector<std::uint64_t>{1}));
   server_.reset();
   // The engine may still be at it: nobody hears.

@@ -3,17 +3,15 @@
 #include "serve/client.h"
 #include "serve/http_server.h"
 #include "serve/test_server.h"
+#include "serve/whole_server.h"
 
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
-#include <fstream>
 #include <optional>
 #include <stop_token>
 #include <string>
@@ -38,12 +36,6 @@ constexpr bool kHasSanitizer = false;
 bool is_gone(const HttpResponder& responder) { return responder.gone().stop_requested(); }
 bool becomes_gone(const HttpResponder& responder) {
   return becomes_true([&] { return is_gone(responder); });
-}
-
-int num_open_files() {
-  int count = 0;
-  for (int file = 0; file < 1024; ++file) count += ::fcntl(file, F_GETFD) >= 0;
-  return count;
 }
 
 TEST(HttpStream, PiecesArriveAsTheyAreSent) {
@@ -334,14 +326,6 @@ TEST(HttpStream, RandomLeavingGivesEveryFileBack) {
   EXPECT_TRUE(becomes_true([&] { return test.server->num_connections() == 0; }));
   EXPECT_EQ(num_open_files(), before);
   for (const Held& held : abandoned) EXPECT_TRUE(is_gone(held.responder));
-}
-
-/// Resident bytes of this process.
-std::size_t resident_bytes() {
-  std::ifstream in("/proc/self/statm");
-  std::size_t total = 0, resident = 0;
-  in >> total >> resident;
-  return resident * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
 }
 
 TEST(HttpStream, FiveThousandIdleStreamsFitIn100MB) {
