@@ -482,7 +482,7 @@ Exit codes: 0 after such an end; else as for run.)");
     add_limit("--prefill-tokens", a.limits.prefill_tokens, 1, "Tokens of prompts in a step that has nothing else to do");
     add_limit("--prefill-beside-decodes", a.limits.prefill_tokens_beside_decodes, 1,
               "Tokens of prompts in a step beside answers: fewer keep their pace, more bring prompts forward");
-    add_limit("--reserve", a.limits.reserved_new_tokens, 0,
+    add_limit("--reserve", a.limits.reserved_new_tokens, 1,
               "Tokens of an answer that memory is set aside for before it begins: fewer let more answers begin and preempt more");
     add_number(command, "--time-limit", a.time_limit_seconds, 0.001, 1e6,
                "Seconds that a request may take, waiting included; then it ends with 504, or with an error in its stream")
