@@ -135,8 +135,8 @@ TEST(SequenceMemory, StartsFromZeroInAPoolFullOfNaN) {
 
 TEST(SequenceMemory, ItsBlocksAreCountedByWhatIsInThem) {
   const MemoryLayout layout = small_layout(true);
-  MemoryPool pool(layout, 40);
-  EXPECT_EQ(pool.use().nothing, 40);
+  MemoryPool pool(layout, 200);
+  EXPECT_EQ(pool.use().nothing, 200);
   {
     const auto one = SequenceMemory::create(pool), other = SequenceMemory::create(pool);
     ASSERT_TRUE(one->reserve(70) && other->reserve(700));
@@ -148,12 +148,12 @@ TEST(SequenceMemory, ItsBlocksAreCountedByWhatIsInThem) {
     };
     EXPECT_EQ(use.latents, blocks(70, layout.pages_per_block) + blocks(700, layout.pages_per_block));
     EXPECT_EQ(use.mtp_latents, blocks(69, layout.mtp_pages_per_block) + blocks(699, layout.mtp_pages_per_block));
-    EXPECT_EQ(use.nothing, 40 - layout.sequence_blocks(70) - layout.sequence_blocks(700));
+    EXPECT_EQ(use.nothing, 200 - layout.sequence_blocks(70) - layout.sequence_blocks(700));
   }
   EXPECT_EQ(pool.use().states, 0);
   EXPECT_EQ(pool.use().latents, 0);
   EXPECT_EQ(pool.use().mtp_latents, 0);
-  EXPECT_EQ(pool.use().nothing, 40);
+  EXPECT_EQ(pool.use().nothing, 200);
 }
 
 TEST(SequenceMemory, OpeningAndClosingLosesNothing) {
