@@ -89,6 +89,7 @@ step_fuzz() {
 
 step_property() {
   release_with_tests
+  promtool_in "$root/build/check/prometheus"
   CALANDRA_LONG_TESTS=1 RC_PARAMS="max_success=${CALANDRA_PROPERTY_CASES:-1000}" test_in "$release" -E '^fuzz_'
 }
 
@@ -119,6 +120,16 @@ step_clients() {
   compile "$release" calandra
   install_npm tests/clients/more
   CALANDRA_PICTURES=$root/build/check/page "$root/tests/clients/run.sh" "$binary" more
+}
+
+# Prometheus' checker of metrics, for a test that wants it, out of a package that is not installed: it would start a server.
+promtool_in() {
+  local into=$1
+  [[ -x $into/usr/bin/promtool ]] || {
+    mkdir -p "$into"
+    (cd "$into" && apt-get -q -o Acquire::Retries=3 download prometheus && dpkg -x prometheus_*.deb . && rm prometheus_*.deb)
+  }
+  PATH=$into/usr/bin:$PATH
 }
 
 # arm64_libraries DIRECTORY: the arm64 files of the libraries we use, unpacked into DIRECTORY. apt works on a state of
