@@ -1,6 +1,7 @@
 #include "text/grammar_machine.h"
 
 #include "base/error.h"
+#include "base/sort_unique.h"
 
 #include <algorithm>
 #include <tuple>
@@ -369,7 +370,7 @@ std::vector<std::u32string> Machine::rest_of_seen_keys(const Frame& key) const {
     const std::u32string name = arena_.text(arena_.key(keys).text);
     if (name.starts_with(begun)) rest.push_back(name.substr(begun.size()));
   }
-  std::ranges::sort(rest);
+  sort_unique(rest);
   return rest;
 }
 

@@ -140,7 +140,7 @@ class Machine {
   /// Whether a key may be any text but those seen.
   bool is_open(const Frame& key) const;
 
-  /// What would make an additional key seen before of the key that `key` has begun; ascending.
+  /// What would make an additional key seen before of the key that `key` has begun; ascending, each once.
   std::vector<std::u32string> rest_of_seen_keys(const Frame& key) const;
 
   /// Whether, in a step since the last call of this, a key was compared with one whose text is not known.

@@ -174,10 +174,7 @@ void Masker::fill_thread(const Thread& thread, TokenMask& mask) {
 
 /// Takes out the tokens that end the key as one that has come before.
 void Masker::remove_seen_keys(const Frame& key, TokenMask& mask) {
-  std::vector<std::u32string> rest = machine_.rest_of_seen_keys(key);
-  const auto repeated = std::ranges::unique(rest);
-  rest.erase(repeated.begin(), repeated.end());
-  const Automaton seen = automaton_of_words(rest);
+  const Automaton seen = automaton_of_words(machine_.rest_of_seen_keys(key));
   machine_.set_extra(&seen);
   Thread start = {key, kOutside};
   start.frame.kind = FrameKind::String;

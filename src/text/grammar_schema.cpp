@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/sort_unique.h"
 #include "text/argument_types.h"
 #include "text/grammar_constraints.h"
 #include "text/grammar_pattern.h"
@@ -46,9 +47,7 @@ std::vector<std::string> texts_of_number(const Json& number) {
 Automaton automaton_of_texts(const std::vector<std::string>& texts) {
   std::vector<std::u32string> words;
   for (const std::string& text : texts) words.push_back(code_points(text));
-  std::ranges::sort(words);
-  const auto repeated = std::ranges::unique(words);
-  words.erase(repeated.begin(), repeated.end());
+  sort_unique(words);
   return automaton_of_words(words);
 }
 
@@ -202,9 +201,7 @@ class SchemaCompiler {
   /// The value that fits all of `schemas`.
   std::uint32_t value_of(Schemas schemas) {
     std::erase_if(schemas, [](const Json* schema) { return *schema == true || (schema->is_object() && schema->empty()); });
-    std::ranges::sort(schemas);
-    const auto repeated = std::ranges::unique(schemas);
-    schemas.erase(repeated.begin(), repeated.end());
+    sort_unique(schemas);
     budget_.spend(10 + schemas.size(), where_);
     const auto [place, is_new] = values_.emplace(schemas, static_cast<std::uint32_t>(program_.values.size()));
     if (is_new) {

@@ -271,7 +271,9 @@ TEST(Trace, ErrorsNameTheLineAndWhatIsWrongThere) {
       {"{\"arrival\": 1, \"prompt_tokens\": 2.0, \"output_tokens\": 1}\n", "t: line 1: prompt_tokens: found '2.0'"},
       {"0,1,1\n{\n", "t: line 2: not JSON"},
   };
-  for (const auto& [text, message] : cases) EXPECT_THAT(error_of([&] { parse_trace(text, "t"); }), StartsWith(message)) << text;
+  for (const auto& [trace, message] : cases) {
+    EXPECT_THAT(error_of([&text = trace] { parse_trace(text, "t"); }), StartsWith(message)) << trace;
+  }
 }
 
 TEST(Url, IsReadAsPeopleWriteIt) {
