@@ -79,8 +79,8 @@ const char* kind_name(LoadLevel::Kind kind) {
   return "trace";
 }
 
-const RequestRecord* first_failure(const LevelResult& result) {
-  for (const RequestRecord& record : result.records) {
+const RequestResult* first_failure(const LevelResult& result) {
+  for (const RequestResult& record : result.records) {
     if (record.failure != Failure::None) return &record;
   }
   return nullptr;
@@ -90,7 +90,7 @@ Json level_json(const MeasuredLevel& measured) {
   const LevelFigures& figures = measured.figures;
   Json failures = Json::object();
   for (std::size_t i = 1; i < kFailureNames.size(); ++i) failures[std::string(kFailureNames[i])] = figures.by_failure[i];
-  const RequestRecord* failure = first_failure(*measured.result);
+  const RequestResult* failure = first_failure(*measured.result);
   return {{"kind", kind_name(measured.result->level.kind)},
           {"amount", measured.result->level.amount},
           {"complete", measured.result->is_complete},
@@ -224,7 +224,7 @@ std::string load_notes(const LoadOptions& load, const LoadResult& result, const 
       note(fmt::format("{}: this client could not keep up: it sent requests up to {:.1f} ms late", level_label(*level),
                        figures.lateness.most / kMilli));
     }
-    if (const RequestRecord* failure = first_failure(*level)) {
+    if (const RequestResult* failure = first_failure(*level)) {
       std::string kinds;
       for (std::size_t i = 1; i < kFailureNames.size(); ++i) {
         if (figures.by_failure[i] == 0) continue;

@@ -16,7 +16,7 @@ LevelFigures figures_of(const LevelResult& result) {
   std::vector<double> first, first_from_send, pace, gaps, whole, late;
   std::int64_t cached = 0, cached_of = 0, chunks = 0;
   double under_way = 0;
-  for (const RequestRecord& record : result.records) {
+  for (const RequestResult& record : result.records) {
     ++figures.by_failure[static_cast<std::size_t>(record.failure)];
     under_way += record.ended - record.sent;
     late.push_back(record.sent - record.scheduled);

@@ -21,7 +21,7 @@ enum class Failure : std::uint8_t { None, Refused, ServerError, Timeout, Connect
 inline constexpr std::array<std::string_view, 6> kFailureNames = {"ok", "4xx", "5xx", "timeout", "connection", "malformed"};
 
 /// Times are seconds from the beginning of the level.
-struct RequestRecord {
+struct RequestResult {
   double scheduled = 0;    ///< when it was to be sent: what a user has waited counts from here
   double sent = 0;         ///< when it was
   double first_token = 0;  ///< as far as a chunk shows it
@@ -38,7 +38,7 @@ struct RequestRecord {
 
 struct LevelResult {
   LoadLevel level;
-  std::vector<RequestRecord> records;  ///< in the order they ended
+  std::vector<RequestResult> records;  ///< in the order they ended
   std::int64_t num_unfinished = 0;     ///< sent and cut off when the measurement was ended
   double seconds = 0;                  ///< from the beginning of the level to its last end
 

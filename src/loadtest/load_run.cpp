@@ -158,7 +158,7 @@ class LevelRun {
   }
 
   void add_record(const Dialogue& dialogue, LoadClock::time_point scheduled, LoadClock::time_point sent, StreamReply& reply) {
-    RequestRecord record;
+    RequestResult record;
     record.scheduled = seconds_between(start_, scheduled);
     record.sent = seconds_between(start_, sent);
     record.ended = seconds_between(start_, reply.ended);
@@ -192,7 +192,7 @@ class LevelRun {
     return std::llround(target_.scale.tokens_beside + target_.scale.tokens_per_word * static_cast<double>(words));
   }
 
-  void watch_server(const RequestRecord& record) {
+  void watch_server(const RequestResult& record) {
     num_unreachable_ = record.failure == Failure::Connection ? num_unreachable_ + 1 : 0;
     const auto under_way = result_.level.is_open() ? 0 : static_cast<std::int64_t>(result_.level.amount);
     if (num_unreachable_ >= kMostUnreachable + under_way) gone_ = record.message;

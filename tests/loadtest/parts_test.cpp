@@ -1,7 +1,6 @@
 // What a load test is made of: event streams at every cut, percentiles against published ones, arrivals and lengths against their
 // distributions, traces, URLs, ticks.
 
-#include "base/error.h"
 #include "loadtest/curve_svg.h"
 #include "loadtest/draws.h"
 #include "loadtest/event_reader.h"
@@ -10,6 +9,7 @@
 #include "loadtest/streamed_answer.h"
 #include "loadtest/trace_file.h"
 #include "loadtest/url.h"
+#include "support/golden.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -32,16 +32,6 @@ using testing::HasSubstr;
 using testing::Pair;
 using testing::Pointwise;
 using testing::StartsWith;
-
-template <class Body>
-std::string error_of(Body&& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 // ---------------------------------------------------------------- event streams
 

@@ -164,7 +164,7 @@ TEST_F(LoadRun, ArrivalsWaitForNobody) {
   EXPECT_EQ(figures.ok, 30);
   EXPECT_EQ(engine_.most_in_flight, 30);
   EXPECT_GE(figures.first_token.p50, 2.0);
-  std::vector<RequestRecord> records = result_.levels[0].records;
+  std::vector<RequestResult> records = result_.levels[0].records;
   std::sort(records.begin(), records.end(), [](const auto& a, const auto& b) { return a.scheduled < b.scheduled; });
   EXPECT_GT(records.back().scheduled, 0.1);
   EXPECT_LT(records.back().scheduled, 0.8);
@@ -200,7 +200,7 @@ TEST_F(LoadRun, TimesAreThoseOfTheServer) {
   EXPECT_GE(figures.end_to_end.p50, 0.080 + 4 * 0.030);
   EXPECT_EQ(figures.gap.count, 3u * 4u);
   double best = 1;
-  for (const RequestRecord& record : result_.levels[0].records) best = std::min(best, record.first_token - record.sent);
+  for (const RequestResult& record : result_.levels[0].records) best = std::min(best, record.first_token - record.sent);
   EXPECT_LT(best, 0.200);
 }
 
@@ -208,7 +208,7 @@ TEST_F(LoadRun, PromptsHaveTheTokensThatWereWantedByTheServersOwnCount) {
   options_.prompt_tokens = {.least = 100, .most = 100};
   users(2, 10);
   run_level();
-  for (const RequestRecord& record : result_.levels[0].records) EXPECT_EQ(record.prompt_tokens, 100);
+  for (const RequestResult& record : result_.levels[0].records) EXPECT_EQ(record.prompt_tokens, 100);
   std::set<std::string> beginnings;
   for (const Json& body : engine_.bodies) beginnings.insert(body["messages"][0]["content"].get<std::string>().substr(0, 60));
   EXPECT_EQ(beginnings.size(), 10u) << "prompts that begin alike would be found in a cache";
@@ -339,7 +339,7 @@ TEST_F(LoadRun, EveryWayToFailHasItsName) {
   const LevelFigures figures = run_level();
   const auto& records = result_.levels[0].records;
   std::vector<Failure> failures;
-  for (const RequestRecord& record : records) failures.push_back(record.failure);
+  for (const RequestResult& record : records) failures.push_back(record.failure);
   EXPECT_THAT(failures, ElementsAre(Failure::Refused, Failure::ServerError, Failure::ServerError, Failure::Timeout,
                                     Failure::Malformed, Failure::Connection, Failure::Malformed, Failure::Malformed,
                                     Failure::Malformed, Failure::Malformed, Failure::None, Failure::None));
@@ -392,7 +392,7 @@ TEST_F(LoadRun, ADurationEndsTheSendingAndWhatWasSentIsWaitedFor) {
   const LevelFigures figures = run_level();
   EXPECT_GE(figures.ok, 3);
   EXPECT_LE(figures.ok, 9);
-  for (const RequestRecord& record : result_.levels[0].records) EXPECT_LT(record.sent, 0.25);
+  for (const RequestResult& record : result_.levels[0].records) EXPECT_LT(record.sent, 0.25);
 }
 
 TEST_F(LoadRun, TheSameSeedSendsTheSame) {

@@ -1,5 +1,5 @@
 // Includes go down the floors of docs/architecture.md, and its table, CMakeLists.txt and the folders of src agree. What
-// compiles slowly is compiled once.
+// compiles slowly is compiled once. A name is one type.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -178,7 +178,45 @@ TEST(BuildTime, JsonIsParsedAndPrintedInOnePlace) {
   EXPECT_GE(in_base, 4);
 }
 
-// The checker itself, on planted examples.
+/// "calandra::Model" for each type that a header defines outside of other types and functions.
+std::vector<std::string> types_defined_in(const std::string& text) {
+  std::vector<std::string> types;
+  std::string space;
+  static const std::regex open(R"(^(?:inline )?namespace ([\w:]+) \{$)");
+  static const std::regex type(
+      R"(^(?:class|struct|union|enum class|enum)(?: alignas\(.*\))? (\w+)(?: final)?(?: :[^;{]*)? \{.*$)");
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) {
+    std::smatch match;
+    if (std::regex_match(line, match, open)) space = match[1];
+    if (std::regex_match(line, match, type)) types.push_back(space + "::" + match[1].str());
+  }
+  return types;
+}
+
+// A program that has two types of one name has, of each function that both have and that is not compiled in place, only one: such as
+// the destructor. No compiler says so.
+TEST(Names, NoTwoHeadersDefineATypeOfTheSameName) {
+  std::map<std::string, std::string> file_of;
+  for (const auto& entry : fs::recursive_directory_iterator(kSource / "src")) {
+    if (entry.path().extension() != ".h") continue;
+    const std::string file = entry.path().lexically_relative(kSource);
+    for (const std::string& type : types_defined_in(read(entry.path()))) {
+      const auto [other, is_new] = file_of.emplace(type, file);
+      EXPECT_TRUE(is_new) << type << " is in " << file << " and in " << other->second;
+    }
+  }
+  EXPECT_GT(file_of.size(), 100u);
+}
+
+// The checkers themselves, on planted examples.
+
+TEST(NamesChecker, FindsTypesThatAreDefinedAndNotThoseThatAreNamed) {
+  EXPECT_THAT(types_defined_in(
+                  "struct A {\nnamespace n::m {\nclass B;\nclass C final : public A {\n  struct Inner {\n"
+                  "enum class D : int { x };\nstruct A* f();\ntemplate <class T>\nstruct E {};\ntemplate <>\nstruct E<int> {\n"),
+              testing::ElementsAre("::A", "n::m::C", "n::m::D", "n::m::E"));
+}
 
 TEST(FloorsChecker, FindsAnUpwardIncludeAndASidewaysOneAndAMissingRoom) {
   const Rooms rooms = rooms_of_docs(
