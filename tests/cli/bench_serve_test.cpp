@@ -1,4 +1,5 @@
-// calandra bench serve against calandra serve: what one has measured is what the other has counted, in every form of output, and bad ends are told.
+// calandra bench serve against calandra serve: what one has measured is what the other has counted, in every form of output, and
+// bad ends are told.
 
 #include "cli/program.h"
 
@@ -25,6 +26,8 @@ const std::string kBench = R"SH(
     "$CALANDRA" bench serve "http://127.0.0.1:$port" --api completions --seed 7 --warmup 0 --prompt-tokens 30:90 --output-tokens 12 "$@"
   }
   metrics() { exec 3<>"/dev/tcp/127.0.0.1/$port"; printf 'GET /metrics HTTP/1.0\r\nHost: x\r\n\r\n' >&3; cat <&3; }
+  # Ten answers are more than are asked for before the first level.
+  until_measuring() { until metrics | grep -Eq '^calandra_requests_total[{]outcome="length"[}] [0-9]{2}'; do sleep 0.1; done; }
 )SH";
 
 /// The value of a metric on a page.
@@ -168,7 +171,7 @@ TEST(BenchServe, WhatTheServerRefusesIsAResultAndItsWordsAreTold) {
 
 TEST(BenchServe, AServerThatDiesInTheMiddleEndsItWithWhatThereIs) {
   const Outcome outcome = run_beside_server("", kBench + R"SH(
-    { sleep 3; kill -KILL "$server"; } &
+    { until_measuring; kill -KILL "$server"; } &
     bench --concurrency 2,4 --requests 1000000; echo "exit $?"
   )SH");
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("2 users, cut off"), Not(HasSubstr("4 users")), HasSubstr("exit 1\n")));
@@ -177,9 +180,10 @@ TEST(BenchServe, AServerThatDiesInTheMiddleEndsItWithWhatThereIs) {
 
 TEST(BenchServe, ControlCPrintsWhatThereIs) {
   const Outcome outcome = run_beside_server("", kBench + R"SH(
-    timeout --preserve-status --foreground -s INT 4 "$CALANDRA" bench serve "127.0.0.1:$port" --concurrency 2 --requests 1000000 \
-      --prompt-tokens 30 --output-tokens 8
-    echo "exit $?"
+    set -m  # without it what runs in the background hears no Ctrl-C
+    "$CALANDRA" bench serve "127.0.0.1:$port" --concurrency 2 --requests 1000000 --prompt-tokens 30 --output-tokens 8 & bench=$!
+    until_measuring
+    kill -INT "$bench"; wait "$bench"; echo "exit $?"
   )SH");
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("2 users, cut off"), HasSubstr("exit 130\n")));
   EXPECT_THAT(outcome.err, HasSubstr("stopped before all was measured"));

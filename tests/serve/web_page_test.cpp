@@ -1,5 +1,10 @@
 // The web page: what is in the program is what is in the folder web, and a browser is told to take nothing from elsewhere.
 
+#include "serve/web_page.h"
+#include "serve/client.h"
+#include "serve/scripted_answers.h"
+#include "serve/server.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,12 +15,6 @@
 #include <regex>
 #include <set>
 #include <string>
-
-#include "serve/client.h"
-#include "serve/scripted_answers.h"
-#include "serve/server.h"
-#include "serve/test_server.h"
-#include "serve/web_page.h"
 
 namespace calandra::web_page_test {
 namespace {
