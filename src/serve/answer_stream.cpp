@@ -14,8 +14,8 @@ namespace {
 
 using Kind = OutputEvent::Kind;
 
-/// All answers to one request, and the one who hears of them. Two locks: calls into the engine are made under none, since it may call back at
-/// once; the client's going, which comes in the HTTP server's thread, waits for no sink.
+/// All answers to one request, and the one who hears of them. Two locks: calls into the engine are made under none, since it may
+/// call back at once; the client's going, which comes in the HTTP server's thread, waits for no sink.
 class AnswerGroup : public std::enable_shared_from_this<AnswerGroup> {
  public:
   AnswerGroup(AnswerService& answers, std::shared_ptr<AnswerSink> sink, std::size_t num_choices,
@@ -181,10 +181,8 @@ class AnswerFeed : public AnswerListener {
   void take_token(std::int32_t id, const AnswerStep& step) {
     if (is_closed_ || group_->is_over()) return;
     ++usage_.completion_tokens;
-    if (step.finish != FinishReason::Stop || !is_stop_id(id)) {
-      gain_.ids.push_back(id);
-      if (step.logprobs) gain_.logprobs.push_back(*step.logprobs);
-    }
+    const bool is_end = step.finish == FinishReason::Stop && is_stop_id(id);
+    if (step.logprobs && !is_end) gain_.logprobs.push_back(*step.logprobs);
     if (stop_.size() > 1) ids_.push_back(id);
     last_id_ = id;
     const bool was_reasoning = parser_ && parser_->in_reasoning();
@@ -341,11 +339,20 @@ void submit_answers(AnswerService& answers, const ServedModel& model, std::vecto
   group->begin();
 }
 
-void submit_answers(AnswerService& answers, const ServedModel& model, AnswerJob job, std::shared_ptr<AnswerSink> sink,
-                    std::stop_token gone, std::shared_ptr<RequestRecord> record) {
+void answer_request(const ApiContext& context, const HttpRequest& request, const HttpResponder& responder,
+                    std::vector<AnswerJob> jobs, std::shared_ptr<AnswerSink> sink) {
+  for (AnswerJob& job : jobs) {
+    job.client = client_of(context, request);
+    job.time_limit = context.time_limit;
+  }
+  submit_answers(context.answers, context.model, std::move(jobs), std::move(sink), responder.gone(), request.record);
+}
+
+void answer_request(const ApiContext& context, const HttpRequest& request, const HttpResponder& responder, AnswerJob job,
+                    std::shared_ptr<AnswerSink> sink) {
   std::vector<AnswerJob> jobs;
   jobs.push_back(std::move(job));
-  submit_answers(answers, model, std::move(jobs), std::move(sink), std::move(gone), std::move(record));
+  answer_request(context, request, responder, std::move(jobs), std::move(sink));
 }
 
 void AnswerCollector::prompt_logprobs(int choice, std::vector<LogprobEntry> entries) {
@@ -355,7 +362,6 @@ void AnswerCollector::prompt_logprobs(int choice, std::vector<LogprobEntry> entr
 void AnswerCollector::gained(int choice, const AnswerGain& gain) {
   WholeAnswer& whole = answer(choice);
   whole.output.add(gain.events);
-  whole.ids.insert(whole.ids.end(), gain.ids.begin(), gain.ids.end());
   whole.logprobs.insert(whole.logprobs.end(), gain.logprobs.begin(), gain.logprobs.end());
 }
 

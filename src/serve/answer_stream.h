@@ -1,11 +1,12 @@
 #pragma once
-// From an engine's tokens to what an API says: reasoning, content and tool calls as they come. Whole replies are collected from the same
-// pieces that streams send, so both say the same.
+// From an engine's tokens to what an API says: reasoning, content and tool calls as they come. Whole replies are collected from
+// the same pieces that streams send, so both say the same.
 
 #include "engine/logprobs.h"
 #include "serve/answer_service.h"
 #include "serve/api_error.h"
 #include "serve/chat_request.h"
+#include "serve/http_responder.h"
 #include "text/output_parser.h"
 
 #include <cstdint>
@@ -41,12 +42,11 @@ struct AnswerEnd {
 /// What became certain at once. Not empty.
 struct AnswerGain {
   std::vector<OutputEvent> events;
-  std::vector<std::int32_t> ids;       // of the tokens behind it, a final stop id not included
-  std::vector<LogprobEntry> logprobs;  // one a token, if asked for
+  std::vector<LogprobEntry> logprobs;  // one a token, if asked for; not of a final stop id
 };
 
-/// Hears of all answers to one request, `choice` counting them from 0. Called by one thread at a time, never before submit_answers()
-/// has submitted them all; must not block.
+/// Hears of all answers to one request, `choice` counting them from 0. Called by one thread at a time, never before
+/// submit_answers() has submitted them all; must not block.
 class AnswerSink {
  public:
   virtual ~AnswerSink() = default;
@@ -61,17 +61,21 @@ class AnswerSink {
   virtual void failed(const ApiError& error) = 0;
 };
 
-/// Submits the answers, their choices counted through all jobs; the sink hears of them until all have ended, or until `gone`: then they are cancelled, and nobody hears. Throws
-/// RequestError if they are not taken in; then the sink has heard nothing. `record`, unless null, hears of every answer's end.
+/// Submits the answers, their choices counted through all jobs. The sink hears of them until all have ended, or until `gone`:
+/// then they are cancelled, and nobody hears. Throws RequestError if they are not taken in; then the sink has heard nothing.
+/// `record`, unless null, hears of every answer's end.
 void submit_answers(AnswerService& answers, const ServedModel& model, std::vector<AnswerJob> jobs,
                     std::shared_ptr<AnswerSink> sink, std::stop_token gone, std::shared_ptr<RequestRecord> record = nullptr);
-void submit_answers(AnswerService& answers, const ServedModel& model, AnswerJob job, std::shared_ptr<AnswerSink> sink,
-                    std::stop_token gone, std::shared_ptr<RequestRecord> record = nullptr);
+
+/// The same for a request: the answers are its client's, end when it has gone, and may take as long as the server gives them.
+void answer_request(const ApiContext& context, const HttpRequest& request, const HttpResponder& responder,
+                    std::vector<AnswerJob> jobs, std::shared_ptr<AnswerSink> sink);
+void answer_request(const ApiContext& context, const HttpRequest& request, const HttpResponder& responder, AnswerJob job,
+                    std::shared_ptr<AnswerSink> sink);
 
 /// An answer put together.
 struct WholeAnswer {
   ParsedOutput output;
-  std::vector<std::int32_t> ids;
   std::vector<LogprobEntry> logprobs;
   std::vector<LogprobEntry> prompt_logprobs;
   AnswerEnd end;

@@ -147,25 +147,22 @@ class MessagesReader {
 
 // Requests.
 
-Json tools_of_anthropic(const Json& tools, std::vector<std::optional<bool>>& strict) {
-  Json result = Json::array();
-  for (std::size_t i = 0; i < tools.size(); ++i) {
-    RequestFields tool(tools[i], element_path("tools", i));
+void read_anthropic_tools(RequestFields& fields, ChatInput& input) {
+  input.schema_field = "input_schema";
+  const Json* tools = fields.array("tools");
+  if (tools == nullptr) return;
+  input.chat.tools = Json::array();
+  for (std::size_t i = 0; i < tools->size(); ++i) {
+    RequestFields tool((*tools)[i], element_path("tools", i));
     if (tool.text("type").value_or("custom") != "custom") {
       tool.refuse("type", "\"custom\": this server runs no tools of its own");
     }
-    Json function = {{"name", tool.required_text("name")}};
-    if (auto description = tool.text("description")) function["description"] = *std::move(description);
-    const Json* schema = tool.object("input_schema");
-    if (schema == nullptr) tool.refuse("input_schema", "an object");
-    function["parameters"] = *schema;
-    strict.push_back(tool.boolean("strict"));
+    add_function(tool, input);
+    if (tool.find("input_schema") == nullptr) tool.refuse("input_schema", "an object");
     // What is left says how a client streams, caches or forces calls, not what the tool is.
     tool.ignore({"cache_control", "eager_input_streaming", "defer_loading", "allowed_callers", "input_examples"});
     tool.finish();
-    result.push_back({{"type", "function"}, {"function", std::move(function)}});
   }
-  return result;
 }
 
 void read_anthropic_choice(RequestFields& fields, ChatInput& input) {
@@ -200,7 +197,8 @@ void read_thinking(RequestFields& fields, const ServedModel& model, std::optiona
   thinking->finish();
 }
 
-/// A conversation that the server keeps. The code makes clients that prefer one, as the tool runner of Anthropic's SDK, send it whole instead.
+/// A conversation that the server keeps. The code makes clients that prefer one, as the tool runner of Anthropic's SDK, send it
+/// whole instead.
 void refuse_thread(RequestFields& fields) {
   if (fields.find("thread") == nullptr) return;
   throw RequestError({.status = 400,
@@ -232,8 +230,7 @@ ChatInput read_conversation(RequestFields& fields, const ServedModel& model, std
     input.chat.messages.insert(input.chat.messages.begin(), Json{{"role", "system"}, {"content", std::move(system)}});
   }
 
-  if (const Json* tools = fields.array("tools")) input.chat.tools = tools_of_anthropic(*tools, input.strict);
-  input.schema_field = "input_schema";
+  read_anthropic_tools(fields, input);
   read_anthropic_choice(fields, input);
   read_thinking(fields, model, max_tokens, input);
 
@@ -437,10 +434,8 @@ void anthropic_messages(const ApiContext& context, const HttpRequest& request, c
   fields.finish();
 
   AnswerJob job = prepare_chat(context.model, std::move(input), std::move(options));
-  job.client = client_of(context, request);
-  job.time_limit = context.time_limit;
   auto reply = std::make_shared<MessagesReply>(responder, request, context.model.name(), std::ssize(job.prompt), is_stream);
-  submit_answers(context.answers, context.model, std::move(job), std::move(reply), responder.gone(), request.record);
+  answer_request(context, request, responder, std::move(job), std::move(reply));
 }
 
 void anthropic_count_tokens(const ApiContext& context, const HttpRequest& request, const HttpResponder& responder) {

@@ -8,8 +8,6 @@
 namespace calandra {
 namespace {
 
-Json text_or_null(const std::string& text) { return text.empty() ? Json() : Json(text); }
-
 std::string_view openai_type(int status) {
   switch (status) {
     case 401: return "authentication_error";

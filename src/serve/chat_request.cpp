@@ -96,8 +96,8 @@ std::optional<std::int32_t> single_token(const ServedModel& model, std::string_v
   return ids.size() == 1 ? std::optional(ids.front()) : std::nullopt;
 }
 
-/// What calls may be where one must come, or where the arguments of some tools must fit; null: as the model likes. Where a call must come, the
-/// schemas of all tools are kept to as far as they can be.
+/// What calls may be where one must come, or where the arguments of some tools must fit; null: as the model likes. Where a call
+/// must come, the schemas of all tools are kept to as far as they can be.
 std::shared_ptr<const Grammar> grammar_of_calls(const ServedModel& model, const ChatInput& input, const Json& tools,
                                                 const std::vector<std::string>& names) {
   const auto strict = [&](std::size_t i) { return i < input.strict.size() ? input.strict[i] : std::nullopt; };
@@ -250,16 +250,26 @@ std::vector<std::string> read_stop(RequestFields& fields, const char* key) {
   return stop;
 }
 
+ApiError model_not_found(std::string_view name, const ServedModel& model) {
+  return {.status = 404,
+          .message = fmt::format("model: found \"{}\", expected \"{}\"", printable(name), model.name()),
+          .field = "model",
+          .code = "model_not_found"};
+}
+
 void check_model(RequestFields& fields, const ServedModel& model) {
   const std::optional<std::string> name = fields.text("model");
   if (!name || std::find(model.names.begin(), model.names.end(), *name) != model.names.end()) return;
-  throw RequestError({.status = 404,
-                      .message = fmt::format("model: found \"{}\", expected \"{}\"", printable(*name), model.name()),
-                      .field = "model",
-                      .code = "model_not_found"});
+  throw RequestError(model_not_found(*name, model));
 }
 
-std::optional<bool> thinking_of_effort(std::string_view effort) { return effort != "none"; }
+void add_function(RequestFields& tool, ChatInput& input) {
+  Json function = {{"name", tool.required_text("name")}};
+  if (auto description = tool.text("description")) function["description"] = *std::move(description);
+  if (const Json* schema = tool.object(input.schema_field)) function["parameters"] = *schema;
+  input.strict.push_back(tool.boolean("strict"));
+  input.chat.tools.push_back({{"type", "function"}, {"function", std::move(function)}});
+}
 
 ChatPrompt render_chat(const ServedModel& model, const ChatInput& input) {
   if (model.chat_template == nullptr) {

@@ -1,6 +1,6 @@
 #pragma once
-// A request freed from its API: what is asked of the engine, and how the output is to be read. The APIs bring their JSON into ChatInput and
-// GenerationOptions; prompts, checks and guides are made here. Every error is a RequestError.
+// A request freed from its API: what is asked of the engine, and how the output is to be read. The APIs bring their JSON into
+// ChatInput and GenerationOptions; prompts, checks and guides are made here. Every error is a RequestError.
 
 #include "engine/engine.h"
 #include "serve/answer_service.h"
@@ -20,6 +20,7 @@
 namespace calandra {
 
 class Grammar;
+struct ApiError;
 
 struct ToolChoice {
   enum class Kind : std::uint8_t {
@@ -74,20 +75,23 @@ std::int32_t read_token_id(const nlohmann::ordered_json& json, const std::string
 /// The model's, with a seed of its own.
 GenerationOptions default_options(const ServedModel& model);
 
-/// Reads what all APIs call by one name: temperature, top_p, top_k, min_p, presence_penalty, frequency_penalty, repetition_penalty, logit_bias,
-/// seed, min_tokens, ignore_eos, stop_token_ids.
+/// Reads what all APIs call by one name: temperature, top_p, top_k, min_p, presence_penalty, frequency_penalty,
+/// repetition_penalty, logit_bias, seed, min_tokens, ignore_eos, stop_token_ids.
 void read_sampling(RequestFields& fields, const ServedModel& model, GenerationOptions& options);
 
 /// A text, or an array of texts, none of them empty. Absent: none.
 std::vector<std::string> read_stop(RequestFields& fields, const char* key);
 
-/// Refuses `model` with 404 unless it is one that is served; absent, whatever is served is meant.
+/// 404, for a name that is not served.
+ApiError model_not_found(std::string_view name, const ServedModel& model);
+/// Refuses `model` unless it is one that is served; absent, whatever is served is meant.
 void check_model(RequestFields& fields, const ServedModel& model);
 
-/// "none" turns thinking off, every other effort on.
-std::optional<bool> thinking_of_effort(std::string_view effort);
+/// Adds a function that another API describes: its name, description, schema (`input.schema_field`) and `strict`.
+void add_function(RequestFields& tool, ChatInput& input);
 
-/// The prompt, checked against the context, and how to read what follows it. Refuses tools, choices and template variables that make no sense.
+/// The prompt, checked against the context, and how to read what follows it. Refuses tools, choices and template variables that
+/// make no sense.
 AnswerJob prepare_chat(const ServedModel& model, ChatInput input, GenerationOptions options);
 
 /// The prompt as text: what prepare_chat() encodes, with the tools that the choice leaves.

@@ -1,5 +1,6 @@
 #include "serve/exchange.h"
 
+#include "serve/dates.h"
 #include "serve/events.h"
 #include "serve/http_responder.h"
 #include "serve/request_log.h"
@@ -13,16 +14,6 @@
 
 namespace calandra {
 namespace {
-
-/// "Sun, 06 Nov 1994 08:49:37 GMT", in no language but this.
-std::string http_date(std::time_t time) {
-  static constexpr const char* kDays[] = {"Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"};
-  static constexpr const char* kMonths[] = {"Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};
-  std::tm parts{};
-  ::gmtime_r(&time, &parts);
-  return fmt::format("{}, {:02} {} {} {:02}:{:02}:{:02} GMT", kDays[parts.tm_wday], parts.tm_mday, kMonths[parts.tm_mon],
-                     parts.tm_year + 1900, parts.tm_hour, parts.tm_min, parts.tm_sec);
-}
 
 bool allows_body(int status) { return status != 204 && status != 304 && status >= 200; }
 

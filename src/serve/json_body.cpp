@@ -26,6 +26,8 @@ HttpResponse json_response(int status, const Json& json) {
   return {.status = status, .headers = {{"Content-Type", "application/json"}}, .body = dump_json(json)};
 }
 
+Json text_or_null(const std::string& text) { return text.empty() ? Json() : Json(text); }
+
 std::string reply_id(std::string_view prefix, const HttpRequest& request) {
   constexpr std::string_view kRequest = "req-";
   std::string_view own = request.id;

@@ -16,6 +16,9 @@ nlohmann::ordered_json parse_body(const HttpRequest& request);
 
 HttpResponse json_response(int status, const nlohmann::ordered_json& json);
 
+/// Null for an empty one.
+nlohmann::ordered_json text_or_null(const std::string& text);
+
 /// "chatcmpl-3f1c9a02-17": the prefix, and what tells this request from all others.
 std::string reply_id(std::string_view prefix, const HttpRequest& request);
 

@@ -3,25 +3,16 @@
 #include "base/json.h"
 #include "serve/api_error.h"
 #include "serve/chat_request.h"
+#include "serve/dates.h"
 #include "serve/json_body.h"
 #include "serve/openai_shapes.h"
 #include "text/detokenizer.h"
 #include "text/unicode.h"
 
 #include <algorithm>
-#include <ctime>
 
 namespace calandra {
 namespace {
-
-/// "2026-11-30T11:14:31Z"
-std::string utc_text(std::int64_t unix_seconds) {
-  const std::time_t time = unix_seconds;
-  std::tm parts{};
-  char text[32];
-  ::gmtime_r(&time, &parts);
-  return {text, std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &parts)};
-}
 
 Json model_json(const ServedModel& model, const std::string& name) {
   return {{"id", name},
@@ -56,10 +47,7 @@ HttpResponse list_models(const ServedModel& model) {
 HttpResponse show_model(const ServedModel& model, std::string_view name) {
   const auto found = std::find(model.names.begin(), model.names.end(), name);
   if (found != model.names.end()) return json_response(200, model_json(model, *found));
-  return openai_error({.status = 404,
-                       .message = fmt::format("model: found \"{}\", expected \"{}\"", printable(name), model.name()),
-                       .field = "model",
-                       .code = "model_not_found"});
+  return openai_error(model_not_found(name, model));
 }
 
 HttpResponse tokenize(const ServedModel& model, const HttpRequest& request) {

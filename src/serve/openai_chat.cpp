@@ -5,7 +5,6 @@
 #include "serve/chat_request.h"
 #include "serve/json_body.h"
 #include "serve/openai_shapes.h"
-#include "serve/response_format.h"
 
 #include <memory>
 #include <utility>
@@ -26,10 +25,9 @@ struct ReplyHead {
   std::string id_of_call(int choice, int index) const { return fmt::format("{}-{}-{}", call_id, choice, index); }
 };
 
-void read_lengths(RequestFields& fields, GenerationOptions& options) {
+void read_length(RequestFields& fields, GenerationOptions& options) {
   options.max_tokens = fields.integer("max_tokens", 1, kMaxContext).value_or(0);
   options.max_tokens = fields.integer("max_completion_tokens", 1, kMaxContext).value_or(options.max_tokens);
-  options.stop = read_stop(fields, "stop");
 }
 
 void read_logprobs(RequestFields& fields, GenerationOptions& options) {
@@ -165,16 +163,11 @@ void openai_chat(const ApiContext& context, const HttpRequest& request, const Ht
   const ServedModel& model = context.model;
   const Json body = parse_body(request);
   RequestFields fields(body);
-  check_model(fields, model);
+  OpenAiRequest asked = read_openai_request(fields, model);
+  read_length(fields, asked.options);
+  read_logprobs(fields, asked.options);
   ChatInput input = read_openai_chat(fields);
-  GenerationOptions options = default_options(model);
-  read_sampling(fields, model, options);
-  read_lengths(fields, options);
-  read_logprobs(fields, options);
-  input.grammar = read_response_format(fields, model);
-  const int count = static_cast<int>(fields.integer("n", 1, kMostAnswers).value_or(1));
-  const StreamOptions stream = read_stream_options(fields);
-  const Priority priority = read_service_tier(fields);
+  input.grammar = std::move(asked.grammar);
   fields.ignore({"user", "metadata", "store", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "prediction",
                  "verbosity"});
   fields.refuse_if_used({"audio", "web_search_options"}, "not supported by this server");
@@ -183,30 +176,26 @@ void openai_chat(const ApiContext& context, const HttpRequest& request, const Ht
     fields.refuse("modalities", "[\"text\"]");
   fields.finish();
 
-  const bool with_logprobs = options.logprobs.has_value();
-  AnswerJob job = prepare_chat(model, std::move(input), std::move(options));
-  job.count = count;
-  job.priority = priority;
-  job.client = client_of(context, request);
-  job.time_limit = context.time_limit;
+  const bool with_logprobs = asked.options.logprobs.has_value();
+  AnswerJob job = prepare_chat(model, std::move(input), std::move(asked.options));
+  job.count = asked.count;
+  job.priority = asked.priority;
 
   const ReplyHead head{.id = reply_id("chatcmpl-", request),
                        .call_id = reply_id("call_", request),
                        .model = model.name(),
                        .created = unix_seconds()};
+  const Tokenizer& tokenizer = *model.tokenizer;
   std::shared_ptr<AnswerSink> sink;
-  if (stream.is_stream) {
-    sink = std::make_shared<ChatStream>(head, count, stream.include_usage, with_logprobs, *model.tokenizer, responder);
+  if (asked.is_stream) {
+    sink = std::make_shared<ChatStream>(head, asked.count, asked.include_usage, with_logprobs, tokenizer, responder);
   } else {
-    sink = std::make_shared<AnswerCollector>(
-        count,
-        [=, &tokenizer = *model.tokenizer, whole = responder](const std::vector<WholeAnswer>& answers,
-                                                              const AnswerUsage& usage) mutable {
-          whole.reply(json_response(200, whole_reply(answers, usage, head, tokenizer, with_logprobs)));
-        },
-        [whole = responder](const ApiError& error) mutable { whole.reply(openai_error(error)); });
+    sink = openai_whole_reply(asked.count, responder,
+                              [=, &tokenizer](const std::vector<WholeAnswer>& answers, const AnswerUsage& usage) {
+                                return whole_reply(answers, usage, head, tokenizer, with_logprobs);
+                              });
   }
-  submit_answers(context.answers, model, std::move(job), std::move(sink), responder.gone(), request.record);
+  answer_request(context, request, responder, std::move(job), std::move(sink));
 }
 
 }  // namespace calandra

@@ -6,7 +6,6 @@
 #include "serve/chat_request.h"
 #include "serve/json_body.h"
 #include "serve/openai_shapes.h"
-#include "serve/response_format.h"
 #include "text/detokenizer.h"
 #include "text/unicode.h"
 
@@ -232,16 +231,15 @@ void openai_completions(const ApiContext& context, const HttpRequest& request, c
   const ServedModel& model = context.model;
   const Json body = parse_body(request);
   RequestFields fields(body);
-  check_model(fields, model);
-  GenerationOptions options = default_options(model);
-  read_sampling(fields, model, options);
+  OpenAiRequest asked = read_openai_request(fields, model);
+  GenerationOptions& options = asked.options;
   options.max_tokens = fields.integer("max_tokens", 0, kMaxContext).value_or(kDefaultTokens);
-  options.stop = read_stop(fields, "stop");
 
   Completion completion{
       .id = reply_id("cmpl-", request), .created = unix_seconds(), .model = model.name(), .tokenizer = model.tokenizer};
   completion.prompts = read_prompts(fields, model);
-  completion.count = static_cast<int>(fields.integer("n", 1, kMostAnswers).value_or(1));
+  completion.count = asked.count;
+  completion.include_usage = asked.include_usage;
   completion.is_echo = fields.boolean("echo").value_or(false);
   completion.has_no_answer = options.max_tokens == 0;
   if (completion.has_no_answer && !completion.is_echo) fields.refuse("max_tokens", "1 or more, or \"echo\": true");
@@ -252,41 +250,33 @@ void openai_completions(const ApiContext& context, const HttpRequest& request, c
     options.logprobs = static_cast<int>(*logprobs);
     if (completion.is_echo) options.prompt_logprobs = options.logprobs;
   }
-  const StreamOptions stream = read_stream_options(fields);
-  completion.include_usage = stream.include_usage;
-  const Priority priority = read_service_tier(fields);
   if (fields.integer("best_of", 1).value_or(completion.count) != completion.count)
     fields.refuse("best_of", "the same as \"n\": all that is made is returned");
   fields.refuse_if_used({"suffix"}, "not supported: the model goes on with texts, it does not fill them");
   fields.ignore({"user", "metadata", "store", "prompt_cache_key"});
-  const std::shared_ptr<const Grammar> grammar = read_response_format(fields, model);
   fields.finish();
 
   // One token is made in any case: the prompt is computed with it.
   options.max_tokens = std::max<std::int64_t>(options.max_tokens, 1);
   std::vector<AnswerJob> jobs;
   for (const auto& prompt : completion.prompts) {
-    AnswerJob& job = jobs.emplace_back(prepare_completion(model, prompt, options, "prompt", grammar));
-    job.count = completion.count;
-    job.priority = priority;
-    job.client = client_of(context, request);
-    job.time_limit = context.time_limit;
+    AnswerJob& job = jobs.emplace_back(prepare_completion(model, prompt, options, "prompt", asked.grammar));
+    job.count = asked.count;
+    job.priority = asked.priority;
   }
 
   std::shared_ptr<AnswerSink> sink;
-  if (stream.is_stream) {
+  if (asked.is_stream) {
     sink = std::make_shared<CompletionStream>(std::move(completion), responder);
   } else {
     const int num_choices = completion.num_choices();
-    sink = std::make_shared<AnswerCollector>(
-        num_choices,
-        [completion = std::move(completion), whole = responder](const std::vector<WholeAnswer>& answers,
-                                                                const AnswerUsage& usage) mutable {
-          whole.reply(json_response(200, whole_reply(completion, answers, usage)));
-        },
-        [whole = responder](const ApiError& error) mutable { whole.reply(openai_error(error)); });
+    sink = openai_whole_reply(
+        num_choices, responder,
+        [completion = std::move(completion)](const std::vector<WholeAnswer>& answers, const AnswerUsage& usage) {
+          return whole_reply(completion, answers, usage);
+        });
   }
-  submit_answers(context.answers, model, std::move(jobs), std::move(sink), responder.gone(), request.record);
+  answer_request(context, request, responder, std::move(jobs), std::move(sink));
 }
 
 }  // namespace calandra

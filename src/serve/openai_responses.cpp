@@ -161,20 +161,17 @@ class InputReader {
 
 // Requests.
 
-Json tools_of_responses(const Json& tools, std::vector<std::optional<bool>>& strict) {
-  Json result = Json::array();
-  for (std::size_t i = 0; i < tools.size(); ++i) {
-    RequestFields tool(tools[i], element_path("tools", i));
+void read_responses_tools(const Json* tools, ChatInput& input) {
+  input.schema_field = "parameters";
+  if (tools == nullptr) return;
+  input.chat.tools = Json::array();
+  for (std::size_t i = 0; i < tools->size(); ++i) {
+    RequestFields tool((*tools)[i], element_path("tools", i));
     if (tool.required_text("type") != "function") tool.refuse("type", "\"function\": this server runs no tools of its own");
-    Json function = {{"name", tool.required_text("name")}};
-    if (auto description = tool.text("description")) function["description"] = *std::move(description);
-    if (const Json* parameters = tool.object("parameters")) function["parameters"] = *parameters;
-    strict.push_back(tool.boolean("strict"));
+    add_function(tool, input);
     tool.ignore({"defer_loading"});
     tool.finish();
-    result.push_back({{"type", "function"}, {"function", std::move(function)}});
   }
-  return result;
 }
 
 void read_responses_choice(RequestFields& fields, ChatInput& input) {
@@ -213,10 +210,10 @@ void read_include(RequestFields& fields) {
   }
 }
 
-std::optional<std::string> read_reasoning_effort(RequestFields& fields) {
+std::optional<std::string> read_reasoning(RequestFields& fields, ChatInput& input) {
   std::optional<RequestFields> reasoning = fields.fields("reasoning");
   if (!reasoning) return std::nullopt;
-  auto effort = reasoning->word("effort", {"none", "minimal", "low", "medium", "high", "xhigh", "max"});
+  auto effort = read_effort(*reasoning, "effort", input);
   reasoning->ignore({"summary", "generate_summary"});
   reasoning->finish();
   return effort;
@@ -263,12 +260,10 @@ ResponsesRequest read_responses_request(const Json& body, const ServedModel& mod
   input.messages_field = "input";
 
   const Json* tools = fields.array("tools");
-  if (tools != nullptr) input.chat.tools = tools_of_responses(*tools, input.strict);
-  input.schema_field = "parameters";
+  read_responses_tools(tools, input);
   read_responses_choice(fields, input);
   input.parallel_tool_calls = fields.boolean("parallel_tool_calls").value_or(true);
-  const auto effort = read_reasoning_effort(fields);
-  if (effort) input.chat.thinking = thinking_of_effort(*effort);
+  const auto effort = read_reasoning(fields, input);
   input.max_reasoning_tokens = fields.integer("max_reasoning_tokens", 0, kMaxContext);
   if (const Json* kwargs = fields.object("chat_template_kwargs")) input.chat.template_kwargs = *kwargs;
   input.grammar = read_text_settings(fields, model);
@@ -313,8 +308,8 @@ ResponsesRequest read_responses_request(const Json& body, const ServedModel& mod
 
 // Replies.
 
-/// The items of an answer as they grow, and the events that tell of them. An item is the same, id included, in all of its events and in
-/// the response at the end, since all are made of one.
+/// The items of an answer as they grow, and the events that tell of them. An item is the same, id included, in all of its events
+/// and in the response at the end, since all are made of one.
 class OutputItems {
  public:
   using Emit = std::function<void(const char* type, Json event)>;
@@ -515,10 +510,8 @@ void openai_responses(const ApiContext& context, const HttpRequest& request, con
   ResponsesRequest read = read_responses_request(parse_body(request), context.model);
   AnswerJob job = prepare_chat(context.model, std::move(read.input), std::move(read.options));
   job.priority = read.priority;
-  job.client = client_of(context, request);
-  job.time_limit = context.time_limit;
   auto reply = std::make_shared<ResponsesReply>(responder, request, context.model.name(), std::move(read.echo), read.is_stream);
-  submit_answers(context.answers, context.model, std::move(job), std::move(reply), responder.gone(), request.record);
+  answer_request(context, request, responder, std::move(job), std::move(reply));
 }
 
 }  // namespace calandra

@@ -2,7 +2,10 @@
 
 #include "base/json.h"
 #include "serve/json_body.h"
+#include "serve/response_format.h"
 #include "text/unicode.h"
+
+#include <utility>
 
 namespace calandra {
 namespace {
@@ -56,8 +59,7 @@ ChatInput read_openai_chat(RequestFields& fields) {
   }
   input.tool_choice = read_tool_choice(fields);
   input.parallel_tool_calls = fields.boolean("parallel_tool_calls").value_or(true);
-  if (const auto effort = fields.word("reasoning_effort", {"none", "minimal", "low", "medium", "high", "xhigh", "max"}))
-    chat.thinking = thinking_of_effort(*effort);
+  read_effort(fields, "reasoning_effort", input);
   input.max_reasoning_tokens = fields.integer("max_reasoning_tokens", 0, kMaxContext);
   if (const Json* kwargs = fields.object("chat_template_kwargs")) chat.template_kwargs = *kwargs;
   chat.continue_last_message = fields.boolean("continue_final_message").value_or(false);
@@ -103,15 +105,41 @@ Priority read_service_tier(RequestFields& fields) {
   return tier == "priority" ? Priority::High : Priority::Normal;
 }
 
-StreamOptions read_stream_options(RequestFields& fields) {
-  StreamOptions options{.is_stream = fields.boolean("stream").value_or(false)};
+std::optional<std::string> read_effort(RequestFields& fields, const char* key, ChatInput& input) {
+  auto effort = fields.word(key, {"none", "minimal", "low", "medium", "high", "xhigh", "max"});
+  if (effort) input.chat.thinking = *effort != "none";
+  return effort;
+}
+
+OpenAiRequest read_openai_request(RequestFields& fields, const ServedModel& model) {
+  check_model(fields, model);
+  OpenAiRequest request;
+  request.options = default_options(model);
+  read_sampling(fields, model, request.options);
+  request.options.stop = read_stop(fields, "stop");
+  request.count = static_cast<int>(fields.integer("n", 1, kMostAnswers).value_or(1));
+  request.priority = read_service_tier(fields);
+  request.grammar = read_response_format(fields, model);
+  request.is_stream = fields.boolean("stream").value_or(false);
   if (std::optional<RequestFields> more = fields.fields("stream_options")) {
-    if (!options.is_stream) fields.refuse("stream_options", "none without \"stream\": true");
-    options.include_usage = more->boolean("include_usage").value_or(false);
+    if (!request.is_stream) fields.refuse("stream_options", "none without \"stream\": true");
+    request.include_usage = more->boolean("include_usage").value_or(false);
     more->ignore({"include_obfuscation"});
     more->finish();
   }
-  return options;
+  return request;
+}
+
+std::shared_ptr<AnswerSink> openai_whole_reply(
+    int count, const HttpResponder& responder,
+    std::function<Json(const std::vector<WholeAnswer>& answers, const AnswerUsage& usage)> json_of) {
+  return std::make_shared<AnswerCollector>(
+      count,
+      [json_of = std::move(json_of), whole = responder](const std::vector<WholeAnswer>& answers,
+                                                        const AnswerUsage& usage) mutable {
+        whole.reply(json_response(200, json_of(answers, usage)));
+      },
+      [whole = responder](const ApiError& error) mutable { whole.reply(openai_error(error)); });
 }
 
 void fail_openai_stream(const HttpResponder& responder, const ApiError& error) {

@@ -9,8 +9,10 @@
 
 #include <nlohmann/json.hpp>
 
-#include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -32,12 +34,25 @@ nlohmann::ordered_json openai_logprobs(const std::vector<LogprobEntry>& entries,
 /// `service_tier`: "flex" waits for others, "priority" goes before them.
 Priority read_service_tier(RequestFields& fields);
 
-struct StreamOptions {
+/// How hard to think, which comes to whether: "none" is not at all, every other one is. Absent: as the model likes.
+std::optional<std::string> read_effort(RequestFields& fields, const char* key, ChatInput& input);
+
+/// What chats and completions ask for in the same words.
+struct OpenAiRequest {
+  GenerationOptions options;  // sampling and stop; not how many tokens
+  int count = 1;              // `n`
+  Priority priority = Priority::Normal;
+  std::shared_ptr<const Grammar> grammar;  // of `response_format` or `grammar`
   bool is_stream = false;
-  bool include_usage = false;
+  bool include_usage = false;  // of `stream_options`
 };
-/// `stream` and `stream_options`.
-StreamOptions read_stream_options(RequestFields& fields);
+/// Refuses a `model` that is not served.
+OpenAiRequest read_openai_request(RequestFields& fields, const ServedModel& model);
+
+/// Hears of `count` answers that make one reply, of which `json_of` makes the JSON.
+std::shared_ptr<AnswerSink> openai_whole_reply(
+    int count, const HttpResponder& responder,
+    std::function<nlohmann::ordered_json(const std::vector<WholeAnswer>& answers, const AnswerUsage& usage)> json_of);
 
 /// The last event of a stream.
 inline constexpr std::string_view kOpenAiDone = "[DONE]";

@@ -2,6 +2,8 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "serve/dates.h"
+#include "serve/json_body.h"
 #include "serve/metrics.h"
 #include "text/unicode.h"
 
@@ -16,7 +18,6 @@
 #include <cmath>
 #include <csignal>
 #include <cstring>
-#include <ctime>
 #include <utility>
 
 namespace calandra {
@@ -28,18 +29,6 @@ constexpr std::size_t kMostWaiting = 10'000;
 int open_log(const std::string& file) {
   return file == "-" ? STDERR_FILENO : ::open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0640);
 }
-
-/// "2026-11-06T08:49:37.123Z"
-std::string utc_text(std::chrono::system_clock::time_point time) {
-  const auto since = std::chrono::duration_cast<std::chrono::milliseconds>(time.time_since_epoch()).count();
-  const auto whole = static_cast<std::time_t>(since / 1000);
-  std::tm parts{};
-  ::gmtime_r(&whole, &parts);
-  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:03}Z", parts.tm_year + 1900, parts.tm_mon + 1, parts.tm_mday,
-                     parts.tm_hour, parts.tm_min, parts.tm_sec, since % 1000);
-}
-
-Json text_or_null(const std::string& text) { return text.empty() ? Json() : Json(text); }
 
 /// Microseconds are enough, and as many digits.
 Json seconds_or_null(std::optional<double> seconds) { return seconds ? Json(std::round(*seconds * 1e6) / 1e6) : Json(); }

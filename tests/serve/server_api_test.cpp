@@ -245,7 +245,7 @@ TEST(SubmitAnswers, AClientThatLeavesWhileItsRequestIsTakenInIsCancelledToo) {
   job.count = 3;
   auto sink = std::make_shared<AnswerCollector>(
       3, [](const std::vector<WholeAnswer>&, const AnswerUsage&) { FAIL(); }, [](const ApiError&) { FAIL(); });
-  submit_answers(answers, bench.model(), std::move(job), std::move(sink), answers.client.get_token());
+  submit_answers(answers, bench.model(), {job}, std::move(sink), answers.client.get_token());
   EXPECT_EQ(answers.num_submitted, 1);
   EXPECT_EQ(answers.cancelled, (std::vector<std::uint64_t>{7}));
 }
