@@ -23,8 +23,8 @@
 namespace calandra {
 namespace {
 
-/// Of lines: minutes of a busy server, and some MB.
-constexpr std::size_t kMostWaiting = 10'000;
+/// Of lines that wait: minutes of a busy server. With prompts in it one line can be larger, and is written if it is the only one.
+constexpr std::size_t kMostWaitingBytes = std::size_t{16} << 20;
 
 int open_log(const std::string& file) {
   return file == "-" ? STDERR_FILENO : ::open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0640);
@@ -79,10 +79,11 @@ RequestLog::~RequestLog() {
 void RequestLog::write(std::string line) {
   {
     const std::lock_guard lock(mutex_);
-    if (waiting_.size() >= kMostWaiting) {
+    if (!waiting_.empty() && waiting_bytes_ + line.size() > kMostWaitingBytes) {
       ++num_dropped_;
       return;
     }
+    waiting_bytes_ += line.size();
     waiting_.push_back(std::move(line));
   }
   came_.notify_one();
@@ -99,6 +100,7 @@ void RequestLog::run() {
     came_.wait(lock, [this] { return is_closed_ || !waiting_.empty(); });
     if (waiting_.empty()) return;
     const std::deque<std::string> lines = std::exchange(waiting_, {});
+    waiting_bytes_ = 0;
     const std::uint64_t num_dropped = std::exchange(num_dropped_, 0);
     lock.unlock();
     reopen_if_moved();
@@ -179,6 +181,7 @@ void RequestRecord::replied(int status, bool is_stream) {
   const std::lock_guard lock(mutex_);
   status_ = status;
   is_stream_ = is_stream;
+  if (status >= 400 && error_.empty()) error_ = reason_phrase(status);
 }
 
 void RequestRecord::failed(std::string_view message) {

@@ -1,6 +1,7 @@
 #pragma once
-// A line of JSON for each request, once all of it has ended: the reply, and what the engine made for it. docs/serving.md lists the fields. Nobody who is served
-// waits for the file: lines are written by a thread of the log's own, and dropped, and counted, where it cannot keep up.
+// A line of JSON for each request, once all of it has ended: the reply, and what the engine made for it. docs/serving.md lists
+// the fields. Nobody who is served waits for the file: lines are written by a thread of the log's own, and dropped, and counted,
+// where it cannot keep up.
 
 #include "engine/engine.h"
 #include "serve/api_error.h"
@@ -8,6 +9,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -49,13 +51,14 @@ class RequestLog {
   std::mutex mutex_;
   std::condition_variable came_;
   std::deque<std::string> waiting_;
+  std::size_t waiting_bytes_ = 0;
   std::uint64_t num_dropped_ = 0;
   bool is_closed_ = false;
   std::thread thread_;  // the last member: it uses the others
 };
 
-/// What becomes of one request. Whoever has a part in it holds the record; when the last lets go its line is written. May be used from any
-/// thread, also under locks: it calls nobody but the log.
+/// What becomes of one request. Whoever has a part in it holds the record; when the last lets go its line is written. May be used
+/// from any thread, also under locks: it calls nobody but the log.
 class RequestRecord {
  public:
   /// `key` tells which API key was used and not what it is: key_mark().
@@ -65,6 +68,7 @@ class RequestRecord {
   RequestRecord& operator=(const RequestRecord&) = delete;
 
   // What the connection knows.
+  /// A failure that nobody has told of before, such as a path that there is not, is called by its status.
   void replied(int status, bool is_stream);
   /// A request that could not be read, or not be handled.
   void failed(std::string_view message);

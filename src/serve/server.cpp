@@ -23,7 +23,8 @@ namespace {
 constexpr int kWorkThreads = 2;
 /// For telling whoever is still answered at the end that it is the end.
 constexpr std::chrono::seconds kFarewell{2};
-/// Parsed JSON takes up to fifty times the bytes of its text, in pieces that glibc keeps for itself; those of a body of this size are given back.
+/// Parsed JSON takes up to fifty times the bytes of its text, in pieces that glibc keeps for itself; those of a body of this size
+/// are given back.
 constexpr std::size_t kLargeBodyBytes = std::size_t{1} << 20;
 constexpr const char* kJsonType = "application/json";
 
@@ -32,7 +33,7 @@ bool is_open(std::string_view path) { return path == "/health" || path == "/read
 
 /// What is asked for every few seconds and says nothing of who uses the server: no matter for the log.
 bool is_watching(const HttpRequest& request) {
-  return request.method == "GET" && (is_open(request.path) || request.path == "/metrics");
+  return (request.method == "GET" || request.method == "HEAD") && (is_open(request.path) || request.path == "/metrics");
 }
 
 }  // namespace

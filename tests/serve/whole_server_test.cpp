@@ -1,4 +1,5 @@
-// The server with its engine, from socket to pool: what it counts, what it logs, how it ends, and what it takes from clients that misbehave.
+// The server with its engine, from socket to pool: what it counts, what it logs, how it ends, and what it takes from clients that
+// misbehave.
 
 #include "serve/whole_server.h"
 
@@ -7,8 +8,11 @@
 #include "serve/test_server.h"
 #include "support/golden.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -18,6 +22,7 @@
 #include <list>
 #include <random>
 #include <set>
+#include <sstream>
 #include <thread>
 #include <vector>
 
@@ -196,8 +201,13 @@ TEST(RequestLog, ALineSaysWhatBecameOfARequest) {
   EXPECT_EQ(texts.at("prompt_tokens"), usage.at("prompt_tokens").get<int>() * 2);  // of each answer
   // Watching leaves no line, and nothing tells what was asked or the key.
   EXPECT_EQ(logged.whole->connect().ask(request_text("GET /health HTTP/1.1")).status, 200);
+  Client watcher = logged.whole->connect();
+  ASSERT_TRUE(watcher.send(request_text("HEAD /ready HTTP/1.1")));
+  EXPECT_EQ(watcher.read_answer(true).status, 200);
   EXPECT_EQ(logged.whole->connect().ask(request_text("GET /v1/models HTTP/1.1")).status, 401);
-  EXPECT_EQ(logged.lines(3)[2].at("path"), "/v1/models");
+  const Json refused = logged.lines(3)[2];
+  EXPECT_EQ(refused.at("path"), "/v1/models");
+  EXPECT_EQ(refused.at("error"), "Unauthorized");
   EXPECT_THAT(logged.text(), AllOf(Not(HasSubstr("my secret")), Not(HasSubstr("the-secret-key"))));
 }
 
@@ -260,23 +270,49 @@ TEST(RequestLog, AFileThatIsMovedAwayIsBegunAnew) {
   std::filesystem::remove(old);
 }
 
+// A reader that does not read: what waits for it is bounded by bytes, since with prompts a line may be as long as a body.
+TEST(RequestLog, WhatTheFileDoesNotTakeIsDroppedAndCounted) {
+  constexpr int kLines = 100;
+  const std::string file = testing::TempDir() + "calandra_requests.fifo";
+  std::filesystem::remove(file);
+  ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);
+  const int reader = ::open(file.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  ASSERT_GE(reader, 0);
+  auto log = std::make_unique<RequestLog>(RequestLogOptions{file, true});
+  for (int i = 0; i < kLines; ++i) log->write("\"" + std::string(1 << 20, 'x') + "\"");
+  const std::jthread ends([&] { log.reset(); });  // which waits for the reader
+  ASSERT_EQ(::fcntl(reader, F_SETFL, 0), 0);
+  std::string text(std::size_t{1} << 16, '\0'), seen;
+  for (ssize_t count; (count = ::read(reader, text.data(), text.size())) > 0;)
+    seen.append(text, 0, static_cast<std::size_t>(count));
+  ::close(reader);
+  std::filesystem::remove(file);
+  int num_whole = 0, num_dropped = 0;
+  std::istringstream lines(seen);
+  for (std::string line; std::getline(lines, line);) {
+    const Json json = parse_json(line, "log");
+    if (json.is_object()) {
+      num_dropped += json.at("dropped_lines").get<int>();
+    } else {
+      ++num_whole;
+    }
+  }
+  EXPECT_EQ(num_whole + num_dropped, kLines);
+  EXPECT_GE(num_whole, 16);
+  EXPECT_LE(num_whole, 2 * 16 + 1) << "those that are being written and those that wait";
+}
+
 TEST(RequestLog, AFileThatCannotBeOpenedIsNamed) {
-  EXPECT_THROW(
-      {
-        try {
-          RequestLog({"/nowhere/at/all.log", false});
-        } catch (const Error& error) {
-          EXPECT_THAT(error.what(), AllOf(HasSubstr("/nowhere/at/all.log"), HasSubstr("No such file")));
-          throw;
-        }
-      },
-      Error);
+  EXPECT_THAT(error_of([] {
+                const RequestLog log({"/nowhere/at/all.log", false});
+              }),
+              AllOf(HasSubstr("/nowhere/at/all.log"), HasSubstr("No such file")));
 }
 
 // ---------------------------------------------------------------- abuse
 
-// Clients that go in the queue, in the prompt, while tokens are made, while they are streamed: everything comes back, and one who stays is
-// not disturbed.
+// Clients that go in the queue, in the prompt, while tokens are made, while they are streamed: everything comes back, and one who
+// stays is not disturbed.
 TEST(WholeServer, ClientsThatLeaveAnywhereTakeNothingWithThem) {
   const int num_clients = long_tests() ? 1000 : 100;
   WholeServerOptions options;
@@ -330,7 +366,8 @@ TEST(WholeServer, ClientsThatLeaveAnywhereTakeNothingWithThem) {
   EXPECT_EQ(samples.at("calandra_requests_waiting"), 0);
 }
 
-// Identical requests at once share steps and have one answer, the one of a single request; they take the steps of one, not of eight.
+// Identical requests at once share steps and have one answer, the one of a single request; they take the steps of one, not of
+// eight.
 TEST(WholeServer, IdenticalRequestsAtOnceHaveOneAnswerAndShareTheirSteps) {
   WholeServer whole;
   Json body = body_for(kText, 200, false);
