@@ -1,9 +1,9 @@
 // One request after another: framing, limits, time-outs, what is refused.
 
-#include "base/error.h"
 #include "serve/client.h"
 #include "serve/http_server.h"
 #include "serve/test_server.h"
+#include "support/golden.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -393,16 +393,13 @@ TEST(HttpServer, OutOfFileDescriptorsIsNotTheEnd) {
 
 TEST(HttpServer, AnAddressThatCannotBeHadIsNamed) {
   TestServer test;
-  const auto message_of = [](const std::string& host, int port) -> std::string {
-    HttpOptions options;
-    options.host = host;
-    options.port = port;
-    try {
+  const auto message_of = [](const std::string& host, int port) {
+    return error_of([&] {
+      HttpOptions options;
+      options.host = host;
+      options.port = port;
       const HttpServer server(options, {});
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "no error";
+    });
   };
   const int port = test.server->port();
   EXPECT_EQ(message_of("127.0.0.1", port), "cannot listen on 127.0.0.1:" + std::to_string(port) + ": Address already in use");
