@@ -435,7 +435,8 @@ Exit codes: 0; 1 for an error; 2 for a command line that is not understood; 130 
     CLI::App& command = *add("serve", "Answer over HTTP: OpenAI's and Anthropic's APIs, many requests at once",
                              [this] { return serve_command(serve_); });
     command.footer(
-        R"(A browser finds a chat at /. docs/serving.md says more, docs/api.md what every field of a request does. Without --api-key everyone who reaches the port may ask.
+        R"(A browser finds a chat at /. docs/serving.md says more, docs/api.md what every field of a request does. Without --api-key
+everyone who reaches the port may ask.
 SIGTERM or Ctrl-C lets what has begun be answered, for --drain seconds, and tells the rest; a second one ends the program at once.
 Exit codes: 0 after such an end; else as for run.)");
     a.model.model = CALANDRA_BUNDLED_MODEL;

@@ -1,6 +1,6 @@
 #pragma once
-// A picture of a curve: panels below each other over one logarithmic axis, in one file that needs nothing else and is readable on light and dark
-// ground.
+// A picture of a curve: panels below each other over one logarithmic axis, in one file that needs nothing else and is readable on
+// light and dark ground.
 
 #include <optional>
 #include <string>

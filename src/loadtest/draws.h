@@ -24,8 +24,8 @@ class Draws {
   std::size_t below(std::size_t limit) { return static_cast<std::size_t>(unit() * static_cast<double>(limit)); }
   /// The time between two arrivals of a Poisson process with `rate` arrivals a second.
   double gap(double rate);
-  /// Log-uniform: a length from 100 to 200 is as likely as one from 1,000 to 2,000. Lengths of real prompts spread over orders of magnitude, and
-  /// a uniform draw would hardly ever be short.
+  /// Log-uniform: a length from 100 to 200 is as likely as one from 1,000 to 2,000. Lengths of real prompts spread over orders of
+  /// magnitude, and a uniform draw would hardly ever be short.
   std::int64_t length(const LengthRange& range);
 
  private:

@@ -1,6 +1,7 @@
 #pragma once
-// Server-sent events as a client reads them, by the WHATWG's HTML standard: lines end with LF, CR or CRLF, a blank line ends an event,
-// comments and events without data are passed over, a byte order mark at the beginning is too. However the bytes are cut, the events are the same.
+// Server-sent events as a client reads them, by the WHATWG's HTML standard: lines end with LF, CR or CRLF, a blank line ends an
+// event, comments and events without data are passed over, a byte order mark at the beginning is too. However the bytes are cut,
+// the events are the same.
 
 #include <cstddef>
 #include <string>

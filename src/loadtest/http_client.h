@@ -54,8 +54,8 @@ class HttpClient {
   /// Calls `then` in run(); at once, but not from here, if the time is over.
   void call_at(LoadClock::time_point time, std::function<void()> then);
 
-  /// Until no request and no call is left; true then. `tick` is asked ten times a second: false ends it early, and then nothing but the destructor
-  /// may follow. Throws what listeners throw in on_end.
+  /// Until no request and no call is left; true then. `tick` is asked ten times a second: false ends it early, and then nothing
+  /// but the destructor may follow. Throws what listeners throw in on_end.
   bool run(const std::function<bool()>& tick);
 
  private:

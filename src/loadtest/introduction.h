@@ -1,5 +1,6 @@
 #pragma once
-// Before a load: which model a server has, which fields it takes, how it counts tokens. Three requests, or a few more where it refuses a field.
+// Before a load: which model a server has, which fields it takes, how it counts tokens. Three requests, or a few more where it
+// refuses a field.
 
 #include "loadtest/http_client.h"
 #include "loadtest/load_options.h"

@@ -1,6 +1,7 @@
 #pragma once
-// What the stream of an answer has told so far, in OpenAI's chats and completions and the dialects of other servers: first chunks that hold a
-// role alone, reasoning in "reasoning_content" or "reasoning", tool calls, several tokens in one chunk, usage in every chunk, in the last or in none.
+// What the stream of an answer has told so far, in OpenAI's chats and completions and the dialects of other servers: first chunks
+// that hold a role alone, reasoning in "reasoning_content" or "reasoning", tool calls, several tokens in one chunk, usage in
+// every chunk, in the last or in none.
 
 #include "loadtest/event_reader.h"
 

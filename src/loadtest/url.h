@@ -18,8 +18,8 @@ struct ServerUrl {
   std::string authority() const;
 };
 
-/// "http://127.0.0.1:8080", "localhost:8080", "http://host/openai/v1/". Without a path it is /v1. Throws Error that names the text and what was
-/// expected: there is no TLS here, and so no https.
+/// "http://127.0.0.1:8080", "localhost:8080", "http://host/openai/v1/". Without a path it is /v1. Throws Error that names the
+/// text and what was expected: there is no TLS here, and so no https.
 ServerUrl parse_server_url(std::string_view text);
 
 }  // namespace calandra

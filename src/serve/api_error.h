@@ -35,7 +35,8 @@ class RequestError : public Error {
 /// 400, with "FIELD: MESSAGE" as its message.
 [[noreturn]] void refuse_field(const std::string& field, std::string_view message);
 
-/// What to tell about whatever a handler threw: a RequestError as it is, any other Error as the request's fault (400), all else as ours (500).
+/// What to tell about whatever a handler threw: a RequestError as it is, any other Error as the request's fault (400), all else
+/// as ours (500).
 ApiError api_error_of(const std::exception& error);
 
 /// {"error": {"message", "type", "param", "code"}}

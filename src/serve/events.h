@@ -6,8 +6,8 @@
 
 namespace calandra {
 
-/// One event with its blank line. Every line of `data` becomes a line of its own; a reader joins them with "\n", so of "\r\n" and "\r" a "\n"
-/// is left. `name` is left out if empty.
+/// One event with its blank line. Every line of `data` becomes a line of its own; a reader joins them with "\n", so of "\r\n" and
+/// "\r" a "\n" is left. `name` is left out if empty.
 std::string format_event(std::string_view data, std::string_view name = {});
 
 /// A line that readers skip: it keeps proxies from giving up on a silent stream.

@@ -1,6 +1,6 @@
 #pragma once
-// Compiled grammars of one model, kept for the next request with the same text: agents send the same schema with every turn. May be used from
-// any thread; a text that is being compiled is waited for, not compiled twice.
+// Compiled grammars of one model, kept for the next request with the same text: agents send the same schema with every turn. May
+// be used from any thread; a text that is being compiled is waited for, not compiled twice.
 
 #include "text/grammar.h"
 

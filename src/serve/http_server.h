@@ -2,7 +2,8 @@
 // HTTP/1.1 and 1.0 on one thread of its own: sockets, limits, time-outs, pipelining, streams, an orderly end. It knows no API: a handler
 // answers each request, at once or later and from any thread. A connection that waits or streams costs a few KiB.
 //
-// A client that closes its sending side before its answer is finished is taken for gone, since a closed connection looks the same from here.
+// A client that closes its sending side before its answer is finished is taken for gone, since a closed connection looks the same
+// from here.
 
 #include "serve/http_message.h"
 #include "serve/http_responder.h"

@@ -143,7 +143,8 @@ void OpeningGuide::end_reasoning(std::string_view text) {
   begin_answer(rest);
 }
 
-/// The marks are looked for in the text, since a model need not write them as the tokens that stand for them. A call ends the reasoning too.
+/// The marks are looked for in the text, since a model need not write them as the tokens that stand for them. A call ends the
+/// reasoning too.
 void OpeningGuide::watch_reasoning(std::int32_t id) {
   ++num_reasoning_tokens_;
   tail_ += plan_->tokenizer->token_bytes(id);

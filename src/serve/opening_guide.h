@@ -1,9 +1,9 @@
 #pragma once
-// How an answer must go: a reasoning that is closed when it has had its tokens, and then what a grammar allows, to its end; or calls of tools
-// that another grammar allows, at once where one must come, or from where the model begins one.
+// How an answer must go: a reasoning that is closed when it has had its tokens, and then what a grammar allows, to its end; or
+// calls of tools that another grammar allows, at once where one must come, or from where the model begins one.
 //
-// Marks in the text, such as </think>, need not be the tokens that stand for them. A token that completes one may go on with what comes after it:
-// it does not come if that would break a grammar, and otherwise the grammar has it.
+// Marks in the text, such as </think>, need not be the tokens that stand for them. A token that completes one may go on with what
+// comes after it: it does not come if that would break a grammar, and otherwise the grammar has it.
 
 #include "engine/engine.h"
 #include "text/grammar.h"

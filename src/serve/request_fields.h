@@ -18,8 +18,8 @@ class RequestFields {
  public:
   using Json = nlohmann::ordered_json;
 
-  /// `path` is where the object stands in the request: empty, "stream_options", "messages[0].content[1]". Refused unless it is an object. The
-  /// JSON must outlive this.
+  /// `path` is where the object stands in the request: empty, "stream_options", "messages[0].content[1]". Refused unless it is an
+  /// object. The JSON must outlive this.
   explicit RequestFields(const Json& object, std::string path = {});
 
   /// Null if absent or null.

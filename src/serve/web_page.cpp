@@ -10,8 +10,8 @@
 namespace calandra {
 namespace {
 
-/// Nothing from elsewhere, nothing inline, no framing, and no text that becomes HTML: if the page had a mistake, what a model writes still could
-/// not run.
+/// Nothing from elsewhere, nothing inline, no framing, and no text that becomes HTML: if the page had a mistake, what a model
+/// writes still could not run.
 constexpr const char* kContentSecurityPolicy =
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";

@@ -1,6 +1,6 @@
 #pragma once
-// The page that a browser shows at "/": a chat, and what the server is doing. It is a client of the APIs like any other, with the key that its user
-// types in; the page itself says nothing of the model and needs none.
+// The page that a browser shows at "/": a chat, and what the server is doing. It is a client of the APIs like any other, with the
+// key that its user types in; the page itself says nothing of the model and needs none.
 
 #include "serve/http_message.h"
 

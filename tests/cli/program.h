@@ -35,9 +35,9 @@ Outcome run_program(const Arguments& arguments, std::string_view input = "");
 /// A shell line in which $CALANDRA is the program.
 Outcome run_shell(const std::string& line);
 
-/// Runs a bash script beside `calandra serve OPTIONS` on the bundled model, which is killed at its end. The script has the program as
-/// $CALANDRA, the server's port and process as $port and $server, what it says as the file $said, a folder for what it writes as $folder, and the
-/// words as $1, $2 and so on. `environment` is for all of it: "NAME=VALUE ".
+/// Runs a bash script beside `calandra serve OPTIONS` on the bundled model, which is killed at its end. The script has the
+/// program as $CALANDRA, the server's port and process as $port and $server, what it says as the file $said, a folder for what it
+/// writes as $folder, and the words as $1, $2 and so on. `environment` is for all of it: "NAME=VALUE ".
 Outcome run_beside_server(const std::string& options, const std::string& script, const Arguments& words = {},
                           const std::string& environment = {});
 
