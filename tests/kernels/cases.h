@@ -2,6 +2,7 @@
 // Kernel cases: small structs that say what a kernel is given, what that moves and what it does. The same declarations make the random
 // operands, in guarded memory, of the tests beside this file and of the benchmarks in bench/.
 
+#include "base/integer.h"
 #include "guarded.h"
 #include "kernels/kernels.h"
 #include "tensor/element.h"
@@ -60,8 +61,6 @@ inline std::string_view name_of(WeightFormat format) {
   constexpr std::string_view kNames[] = {"F32", "BF16", "F16", "Fp8", "Fp8E8m0", "Mxfp4"};
   return kNames[static_cast<std::size_t>(format)];
 }
-
-inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 /// Bytes of a stored weight with its scales.
 inline std::int64_t stored_bytes(WeightFormat format, std::int64_t rows, std::int64_t cols) {
