@@ -198,7 +198,7 @@ case ${1:-help} in
       check) exec "$root/calandra.sh" check --help ;;
       *)
         build_binary
-        exec "$binary" help "$2"
+        exec "$binary" "$@"
         ;;
     esac
     ;;

@@ -450,6 +450,7 @@ std::vector<bool> Conversion::shards_in(const fs::path& target) const {
   };
   std::vector<bool> made(num_shards(), false);
   std::error_code error;
+  if (fs::equivalent(target, folder_, error)) fail("{}: found the model itself, expected another folder", target.string());
   for (const fs::directory_entry& entry : fs::directory_iterator(target, error)) {
     const std::string name = entry.path().filename().string();
     if (!is_ours(entry.path(), name)) {

@@ -6,6 +6,7 @@
 #include "cli/terminal.h"
 #include "engine/engine.h"
 #include "engine/generate.h"
+#include "serve/cors.h"
 #include "serve/engine_answers.h"
 #include "serve/grammar_cache.h"
 #include "serve/json_body.h"
@@ -16,6 +17,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdlib>
@@ -29,8 +31,10 @@ namespace {
 ServedModel served_model(const Model& model, const Engine& engine, GrammarCache& grammars, const ServeArguments& arguments) {
   const GenerationDefaults& suggested = model.checkpoint().generation();
   ServedModel served;
-  served.names = arguments.aliases;
-  served.names.insert(served.names.begin(), short_name(model.name()));
+  served.names = {short_name(model.name())};
+  for (const std::string& alias : arguments.aliases) {
+    if (std::find(served.names.begin(), served.names.end(), alias) == served.names.end()) served.names.push_back(alias);
+  }
   served.created = unix_seconds();
   served.tokenizer = &model.tokenizer();
   served.defaults.sampling.temperature = suggested.temperature;
@@ -96,10 +100,24 @@ std::string url_of(const std::string& host, int port) {
 
 bool is_this_machine(const std::string& host) { return host == "localhost" || host == "::1" || host.starts_with("127."); }
 
+/// What would leave a server that starts and that nobody can use as was meant.
+void check_arguments(const ServeArguments& arguments) {
+  if (arguments.log_prompts && !arguments.request_log) throw UsageError("--log-prompts: expected --log-requests beside it");
+  for (const std::string& key : arguments.api_keys) {
+    if (key.empty()) throw UsageError("--api-key: found an empty text, expected a key");
+  }
+  for (const std::string& origin : arguments.cors_origins) {
+    if (origin != "*" && !is_origin(origin)) {
+      throw UsageError(fmt::format("--cors-origin {}: expected an origin without a path, as in https://chat.example.org, or *",
+                                   printable(origin)));
+    }
+  }
+}
+
 }  // namespace
 
 int serve_command(const ServeArguments& arguments) {
-  if (arguments.log_prompts && !arguments.request_log) throw UsageError("--log-prompts: expected --log-requests beside it");
+  check_arguments(arguments);
   raise_file_limit();
   const std::unique_ptr<Model> model = open_model(arguments.model);
   EngineOptions engine_options;

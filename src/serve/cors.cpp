@@ -1,8 +1,18 @@
 #include "serve/cors.h"
 
 #include <algorithm>
+#include <cstddef>
 
 namespace calandra {
+
+bool is_origin(std::string_view text) {
+  if (text == "null") return true;
+  constexpr std::string_view kAfterScheme = "://";
+  const std::size_t at = text.find(kAfterScheme);
+  if (at == text.npos || at == 0) return false;
+  const std::string_view address = text.substr(at + kAfterScheme.size());
+  return !address.empty() && address.find_first_of("/?# ") == address.npos;
+}
 
 HttpHeaders cors_headers(const HttpRequest& request, const std::vector<std::string>& origins) {
   const auto origin = request.headers.find("Origin");

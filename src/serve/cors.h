@@ -5,9 +5,13 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace calandra {
+
+/// Whether a browser may send the text as Origin: "null", or a scheme and an address without a path, as in https://chat.example.org.
+bool is_origin(std::string_view text);
 
 /// The fields that let the request's origin read the reply: none without an Origin that is listed. "*" lists all.
 HttpHeaders cors_headers(const HttpRequest& request, const std::vector<std::string>& origins);

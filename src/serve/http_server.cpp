@@ -278,7 +278,8 @@ void HttpServer::Connection::on_header() {
   if (response) {
     // A body that is still to come is not waited for: the connection ends with this answer.
     const bool is_whole = !reader_.awaits_body();
-    begin_exchange(request, is_whole && reader_.keep_alive());
+    const auto record = begin_exchange(request, is_whole && reader_.keep_alive());
+    if (record && response->status >= 400) record->failed(reason_phrase(response->status));
     if (is_whole) reader_.next();
     exchange_->reply(*response);
     flush();

@@ -510,7 +510,7 @@ TEST(Convert, TheModelItselfIsNoTarget) {
   fs::copy(bundled(), folder / "model");
   const Files before = files_in(folder / "model");
   EXPECT_THAT(error_of([&] { convert(folder / "model", to(ConversionTarget::Fp8), folder / "model"); }),
-              HasSubstr("of another model or conversion"));
+              HasSubstr("model: found the model itself, expected another folder"));
   EXPECT_EQ(files_in(folder / "model"), before);
 }
 

@@ -109,6 +109,30 @@ TEST(Serve, AnAddressThatCannotBeHadIsNamed) {
   EXPECT_THAT(outcome.err, HasSubstr("192.0.2.1"));
 }
 
+TEST(Serve, KeysAndOriginsThatFitNoRequestAreRefused) {
+  const Outcome key = run_program({"serve", "--api-key", ""});
+  EXPECT_EQ(key.code, 2);
+  EXPECT_THAT(key.err, HasSubstr("--api-key: found an empty text"));
+  // A browser sends a scheme and an address, without a path (RFC 6454, 7).
+  for (const char* origin : {"chat.example.org", "https://chat.example.org/", "https://"}) {
+    const Outcome outcome = run_program({"serve", "--cors-origin", origin});
+    EXPECT_EQ(outcome.code, 2) << origin;
+    EXPECT_THAT(outcome.err, HasSubstr(std::string("--cors-origin ") + origin));
+  }
+}
+
+TEST(Serve, AnAliasThatIsTheNameIsListedOnce) {
+  const Outcome outcome = run_beside_server("--alias austen-5m --alias other", kPost + R"SH(
+    exec 3<>"/dev/tcp/127.0.0.1/$port"
+    printf 'GET /v1/models HTTP/1.0\r\n\r\n' >&3; cat <&3
+    kill -TERM "$server"; wait "$server")SH");
+  const std::string& list = outcome.out;
+  EXPECT_THAT(list, HasSubstr("\"id\":\"other\""));
+  const std::size_t first = list.find("\"id\":\"austen-5m\"");
+  ASSERT_NE(first, list.npos);
+  EXPECT_EQ(list.find("\"id\":\"austen-5m\"", first + 1), list.npos);
+}
+
 TEST(Serve, OptionsOutOfRangeAreNamed) {
   for (const auto& [option, value] : std::vector<std::pair<std::string, std::string>>{
            {"--port", "65536"}, {"--max-running", "0"}, {"--pool", "much"}, {"--time-limit", "0"}, {"--drain", "-1"}}) {
