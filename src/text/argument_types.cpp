@@ -11,8 +11,9 @@
 namespace calandra {
 namespace {
 
-/// What is looked at for one argument. Each part of a schema is visited once, but `enum`s and the parts together are long.
-constexpr std::size_t kMaxSchemaParts = 10'000;
+/// What is looked at for one argument, and for all of them, which may refer to the same parts. Each part of a schema is visited once for an
+/// argument, but `enum`s and the parts together are long. What is beyond says nothing.
+constexpr std::size_t kMaxSchemaParts = 10'000, kMaxPartsOfAll = 1'000'000;
 
 /// Enough for some megabytes of a Python literal.
 constexpr std::uint64_t kMaxLiteralWork = std::uint64_t{1} << 30;
@@ -51,7 +52,8 @@ const Json* resolve(const Json& root, const Json& reference) {
 /// The types that a schema allows, and those of the schemas it refers to, which may lead back to it.
 class SchemaReader {
  public:
-  explicit SchemaReader(const Json& root) : root_(root) {}
+  /// Takes what it looks at from `left`.
+  SchemaReader(const Json& root, std::size_t& left) : root_(root), left_(left) {}
 
   JsonTypes read(const Json& schema) {
     add_part(schema);
@@ -62,7 +64,12 @@ class SchemaReader {
 
  private:
   /// True while something may still be looked at.
-  bool take() { return num_taken_ < kMaxSchemaParts && ++num_taken_; }
+  bool take() {
+    if (left_ == 0 || num_taken_ == kMaxSchemaParts) return false;
+    --left_;
+    ++num_taken_;
+    return true;
+  }
 
   void add_part(const Json& part) {
     if (part.is_object() && take() && known_.insert(&part).second) parts_.push_back(&part);
@@ -99,6 +106,7 @@ class SchemaReader {
   }
 
   const Json& root_;
+  std::size_t& left_;
   JsonTypes types_;
   std::vector<const Json*> parts_;
   std::set<const Json*> known_;
@@ -174,6 +182,7 @@ void append_json_escaped(std::string& out, std::string_view text) {
 ToolTypes::ToolTypes(const Json& tools) {
   check_nesting(tools, "tools");
   if (!tools.is_array()) return;
+  std::size_t left = kMaxPartsOfAll;
   for (const Json& tool : tools) {
     if (!tool.is_object()) continue;
     const Json& function = tool.contains("function") && tool["function"].is_object() ? tool["function"] : tool;
@@ -184,7 +193,7 @@ ToolTypes::ToolTypes(const Json& tools) {
       const Json& schema = function[key];
       const auto properties = schema.find("properties");
       if (properties == schema.end() || !properties->is_object()) continue;
-      for (const auto& [name, property] : properties->items()) arguments[name] = SchemaReader(schema).read(property);
+      for (const auto& [name, property] : properties->items()) arguments[name] = SchemaReader(schema, left).read(property);
     }
   }
 }

@@ -40,7 +40,7 @@ struct CallRules {
 class Grammar {
  public:
   // Each throws Error "WHERE: ..." for what is malformed, not supported or too large; a JSON Schema's error names the JSON
-  // pointer and the keyword, a grammar text's the line and column. None takes more than about a second, whatever the text.
+  // pointer and the keyword, a grammar text's the line and column. None takes more than some seconds, whatever the text.
 
   static std::shared_ptr<const Grammar> from_json_schema(std::string_view schema, std::string_view where,
                                                          std::shared_ptr<const GrammarVocabulary> vocabulary);

@@ -48,11 +48,4 @@ std::u32string Arena::text(std::uint32_t id) const {
   return result;
 }
 
-std::size_t Arena::bytes() const {
-  std::size_t bytes = threads_.capacity() * sizeof(Thread) + set_ends_.capacity() * sizeof(std::size_t) +
-                      seen_.capacity() * sizeof(Seen) + keys_.capacity() * sizeof(Key) + texts_.capacity() * sizeof(Text);
-  for (const Seen& seen : seen_) bytes += seen.declared.capacity() * sizeof(std::uint64_t);
-  return bytes;
-}
-
 }  // namespace calandra::grammar

@@ -19,16 +19,18 @@ inline constexpr char32_t kLastCodePoint = 0x10FFFF;
 inline constexpr std::size_t kMaxAutomatonStates = 20'000;
 inline constexpr std::uint32_t kNoLimit = UINT32_MAX;
 
-/// What the compilation of one grammar may do: about a second's worth.
+/// What the compilation of one grammar may do.
 class Budget {
  public:
-  static constexpr std::size_t kWork = 6'000'000;
+  static constexpr std::size_t kWork = 6'000'000;  // about a second's worth
+
+  explicit Budget(std::size_t work = kWork) : left_(work) {}
 
   /// Throws Error "WHERE: ..." when it is used up.
   void spend(std::size_t work, std::string_view where);
 
  private:
-  std::size_t left_ = kWork;
+  std::size_t left_;
 };
 
 struct CodeRange {

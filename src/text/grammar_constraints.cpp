@@ -69,10 +69,25 @@ void tighten(std::optional<NumberLimits::Bound>& bound, const std::optional<Numb
   if (order < 0 || (order == 0 && other->exclusive)) bound = other;
 }
 
-/// What a copy costs.
+/// What a copy costs: some 20 bytes are 1.
 std::size_t weight(const Alternative& alternative) {
+  std::size_t text_bytes = 0;
+  for (const std::string& name : alternative.required) text_bytes += name.size();
+  for (const Alternative::Pattern& pattern : alternative.patterns) text_bytes += pattern.text.size() + pattern.where.size();
   return 20 + (alternative.literals ? alternative.literals->size() : 0) + 5 * alternative.required.size() +
-         alternative.objects.size() + alternative.arrays.size() + 5 * alternative.patterns.size();
+         alternative.objects.size() + alternative.arrays.size() + 5 * alternative.patterns.size() + text_bytes / 20;
+}
+
+/// Whether both are one value: of objects whatever the order of their keys.
+bool is_same(const Json& a, const Json& b) {
+  if (a.is_array() && b.is_array()) return std::equal(a.begin(), a.end(), b.begin(), b.end(), is_same);
+  if (!a.is_object() || !b.is_object()) return a == b;
+  if (a.size() != b.size()) return false;
+  for (const auto& [key, value] : a.items()) {
+    const auto other = b.find(key);
+    if (other == b.end() || !is_same(value, *other)) return false;
+  }
+  return true;
 }
 
 template <class List>
@@ -92,42 +107,48 @@ JsonType type_of(const Json& value) {
 
 SchemaReader::SchemaReader(const Json& root, std::string_view where, Budget& budget)
     : root_(root), where_(where), budget_(budget) {
-  pointers_[&root] = "#";
+  places_[&root] = {nullptr, "#"};
 }
 
 std::string SchemaReader::place(const Json& schema) const {
-  return fmt::format("{}: {}", where_, printable(pointers_.at(&schema)));
+  std::vector<std::string> parts;
+  const Place* at = &places_.at(&schema);
+  for (; at->parent != nullptr; at = &places_.at(at->parent)) {
+    if (at->index) parts.push_back(std::to_string(*at->index));
+    if (!at->name.empty()) parts.push_back(pointer_token(at->name));
+    parts.push_back(pointer_token(at->keyword));
+  }
+  std::string pointer(at->keyword);
+  for (auto part = parts.rbegin(); part != parts.rend(); ++part) pointer += "/" + *part;
+  return fmt::format("{}: {}", where_, printable(pointer));
 }
 
 void SchemaReader::reject(const Json& schema, std::string_view keyword, std::string_view why) const {
   fail("{}: keyword '{}' {}", place(schema), printable(keyword), why);
 }
 
-const Json& SchemaReader::register_child(const Json& parent, const Json& child, std::string_view keyword, std::string_view name) {
-  if (!pointers_.contains(&child)) {
-    std::string pointer = fmt::format("{}/{}", pointers_.at(&parent), pointer_token(keyword));
-    if (!name.empty()) pointer += fmt::format("/{}", pointer_token(name));
-    pointers_.emplace(&child, std::move(pointer));
-  }
+const Json& SchemaReader::register_child(const Json& child, const Place& place) {
+  places_.emplace(&child, place);
   return child;
 }
 
 const Json* SchemaReader::find(const Json& schema, std::string_view keyword) {
   const auto found = schema.find(std::string(keyword));
-  return found == schema.end() ? nullptr : &register_child(schema, *found, keyword, {});
-}
-
-const Json* SchemaReader::member(const Json& schema, std::string_view keyword, const std::string& name) {
-  const auto members = schema.find(std::string(keyword));
-  if (members == schema.end()) return nullptr;
-  const auto found = members->find(name);
-  return found == members->end() ? nullptr : &register_child(schema, *found, keyword, name);
+  return found == schema.end() ? nullptr : &register_child(*found, {&schema, keyword});
 }
 
 const Json* SchemaReader::element(const Json& schema, std::string_view keyword, std::size_t index) {
   const auto elements = schema.find(std::string(keyword));
   if (elements == schema.end() || !elements->is_array() || index >= elements->size()) return nullptr;
-  return &register_child(schema, (*elements)[index], keyword, std::to_string(index));
+  return &register_child((*elements)[index], {&schema, keyword, {}, index});
+}
+
+std::map<std::string_view, const Json*> SchemaReader::members(const Json& schema, std::string_view keyword) {
+  std::map<std::string_view, const Json*> result;
+  const auto members = schema.find(std::string(keyword));
+  if (members == schema.end()) return result;
+  for (const auto& [name, member] : members->items()) result.emplace(name, &register_child(member, {&schema, keyword, name}));
+  return result;
 }
 
 std::vector<Alternative> SchemaReader::alternatives(std::span<const Json* const> schemas) {
@@ -192,7 +213,7 @@ const Json& SchemaReader::resolve(const Json& schema) {
     target = nullptr;  // no pointer at all
   }
   if (target == nullptr) reject(schema, "$ref", fmt::format("there is no {}", printable(text)));
-  pointers_.emplace(target, *pointer);
+  if (!places_.contains(target)) register_child(*target, {nullptr, *references_.insert(*pointer).first});
   return *target;
 }
 
@@ -339,7 +360,7 @@ void SchemaReader::merge(const Json& schema, Alternative& into, const Alternativ
     if (into.literals) {
       budget_.spend(into.literals->size() * other.literals->size(), where_);
       std::erase_if(*into.literals, [&](const Json* mine) {
-        return std::ranges::none_of(*other.literals, [&](const Json* theirs) { return *mine == *theirs; });
+        return std::ranges::none_of(*other.literals, [&](const Json* theirs) { return is_same(*mine, *theirs); });
       });
     } else {
       into.literals = other.literals;

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <span>
@@ -54,17 +55,26 @@ class SchemaReader {
   /// A value fits all `schemas` if it fits one of these. None: no value does.
   std::vector<Alternative> alternatives(std::span<const Json* const> schemas);
 
-  /// The schema under a keyword of `schema`, or nullptr.
+  /// The schema under a keyword of `schema`, or nullptr. Keywords must outlive this.
   const Json* find(const Json& schema, std::string_view keyword);
-  const Json* member(const Json& schema, std::string_view keyword, const std::string& name);
   const Json* element(const Json& schema, std::string_view keyword, std::size_t index);
+  /// All schemas under a keyword of `schema`, by name.
+  std::map<std::string_view, const Json*> members(const Json& schema, std::string_view keyword);
 
   /// For errors: "WHERE: #/properties/a".
   std::string place(const Json& schema) const;
 
  private:
+  /// Where a schema stands in its root. Pointers are spelled when an error asks for them: a name may be long, and much may be below it.
+  struct Place {
+    const Json* parent = nullptr;
+    std::string_view keyword;  // without a parent: the whole pointer
+    std::string_view name = {};
+    std::optional<std::size_t> index = {};
+  };
+
   [[noreturn]] void reject(const Json& schema, std::string_view keyword, std::string_view why) const;
-  const Json& register_child(const Json& parent, const Json& child, std::string_view keyword, std::string_view name);
+  const Json& register_child(const Json& child, const Place& place);
 
   void expand(const Json& schema, std::vector<Alternative>& alternatives);
   void expand_choice(const Json& schema, std::string_view keyword, std::vector<Alternative>& alternatives);
@@ -80,8 +90,9 @@ class SchemaReader {
   const Json& root_;
   std::string where_;
   Budget& budget_;
-  std::unordered_map<const Json*, std::string> pointers_;
-  std::vector<const Json*> active_;  // being expanded
+  std::unordered_map<const Json*, Place> places_;
+  std::set<std::string> references_;  // the pointers of places without a parent
+  std::vector<const Json*> active_;   // being expanded
 };
 
 }  // namespace calandra::grammar

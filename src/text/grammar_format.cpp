@@ -69,10 +69,10 @@ const std::map<std::string, std::string, std::less<>>& formats() {
 
 }  // namespace
 
-std::optional<Expression> format_expression(std::string_view format) {
+std::optional<Expression> format_expression(std::string_view format, Budget& budget) {
   const auto found = formats().find(format);
   if (found == formats().end()) return std::nullopt;
-  return pattern_expression("^" + found->second + "$", format);
+  return pattern_expression("^" + found->second + "$", format, budget);
 }
 
 std::string known_formats() {

@@ -31,8 +31,7 @@ struct Frame {
   FrameKind kind = FrameKind::Root;
   Expect expect = Expect::First;
   Character character = Character::Whole;
-  std::uint8_t left =
-      0;  // bytes or hexadecimal digits of the character; or how far a gap has come; or how much of a mark is read
+  std::uint8_t left = 0;  // bytes or digits of the character that are missing; how far a gap has come; how much of a mark is read
   std::uint32_t spec = kNone;  // of the kind's table in Program; Rule: the state; Call: of objects
   std::uint32_t state = 0;     // of the automaton; characters or items so far; Object: the value of the key; Call: the property
   std::uint32_t code = 0;      // the character so far; Root, Call: the mark that is being read, from 1 on
@@ -94,8 +93,6 @@ class Arena {
   std::uint32_t add_text(std::uint32_t before, char32_t c);
   bool same_text(std::uint32_t a, std::uint32_t b) const;
   std::u32string text(std::uint32_t id) const;
-
-  std::size_t bytes() const;
 
  private:
   struct Text {

@@ -15,6 +15,12 @@ void set_all(TokenMask& mask, std::span<const std::int32_t> ids) {
 
 }  // namespace
 
+std::size_t FrameMask::bytes() const {
+  std::size_t bytes = sizeof(FrameMask) + tokens.words().size_bytes();
+  for (const Exit& exit : exits) bytes += sizeof(Exit) + exit.continuations.bytes();
+  return bytes;
+}
+
 std::shared_ptr<const FrameMask> MaskCache::find(const Key& key) const {
   const std::lock_guard lock(mutex_);
   const auto found = masks_.find(key);
@@ -23,8 +29,12 @@ std::shared_ptr<const FrameMask> MaskCache::find(const Key& key) const {
 
 void MaskCache::keep(const Key& key, std::shared_ptr<const FrameMask> mask) {
   const std::lock_guard lock(mutex_);
-  if (masks_.size() >= kMaxMasks) masks_.clear();
-  masks_[key] = std::move(mask);
+  const std::size_t bytes = mask->bytes();
+  if (bytes_ + bytes > kMostBytes) {
+    masks_.clear();
+    bytes_ = 0;
+  }
+  if (masks_.emplace(key, std::move(mask)).second) bytes_ += bytes;
 }
 
 /// Steps through the trie. `on_node(number, threads, exits)` says whether to go on below the node.

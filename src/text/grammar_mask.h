@@ -22,6 +22,8 @@ struct FrameMask {
     TokenTrie continuations;
   };
   std::vector<Exit> exits;
+
+  std::size_t bytes() const;
 };
 
 class MaskCache {
@@ -35,7 +37,8 @@ class MaskCache {
   void keep(const Key& key, std::shared_ptr<const FrameMask> mask);
 
  private:
-  static constexpr std::size_t kMaxMasks = 256;  // 20 KB and more each; when there are more, it starts anew
+  // When there is more, it starts anew. A mask is 20 KB, with the ways on where its frame returns up to some megabytes.
+  static constexpr std::size_t kMostBytes = std::size_t{16} << 20;
 
   struct Hash {
     std::size_t operator()(const Key& key) const {
@@ -44,6 +47,7 @@ class MaskCache {
   };
   mutable std::mutex mutex_;
   std::unordered_map<Key, std::shared_ptr<const FrameMask>, Hash> masks_;
+  std::size_t bytes_ = 0;
 };
 
 /// Fills masks for positions of one program.
@@ -59,7 +63,6 @@ class Masker {
   struct Place;  // where a frame's mask is kept
 
   std::optional<Place> place_of(const Frame& frame) const;
-  std::shared_ptr<const FrameMask> mask_of(const Frame& frame);
   std::shared_ptr<const FrameMask> make_mask(const Frame& frame);
   void fill_thread(const Thread& thread, TokenMask& mask);
   void remove_seen_keys(const Frame& key, TokenMask& mask);

@@ -27,33 +27,45 @@ CharacterSet pattern_spaces() {
   return normalize(set);
 }
 
-/// The characters of a general category such as L or Lu.
-std::optional<CharacterSet> category(std::string_view name) {
-  CharacterSet set;
-  bool known = false;
-  for (int c = UTF8PROC_CATEGORY_CN; c <= UTF8PROC_CATEGORY_CO && !known; ++c) {
-    // The names are those of utf8proc_category_string, which asks for a character: take them from its order.
-    constexpr std::array<std::string_view, 30> kNames = {"Cn", "Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd",
-                                                         "Nl", "No", "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "Sm",
-                                                         "Sc", "Sk", "So", "Zs", "Zl", "Zp", "Cc", "Cf", "Cs", "Co"};
-    known = !name.empty() && name.size() <= 2 && kNames[static_cast<std::size_t>(c)].starts_with(name);
-  }
-  if (!known) return std::nullopt;
+/// Those of utf8proc_category_string, in the order of its numbers.
+constexpr std::array<std::string_view, 30> kCategories = {"Cn", "Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd",
+                                                          "Nl", "No", "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "Sm",
+                                                          "Sc", "Sk", "So", "Zs", "Zl", "Zp", "Cc", "Cf", "Cs", "Co"};
+
+using Categories = std::array<CharacterSet, kCategories.size()>;
+
+/// One walk over all code points, some 10 ms.
+Categories find_categories() {
+  Categories sets;
   for (char32_t c = 0; c <= kLastCodePoint; ++c) {
-    const std::string_view of = utf8proc_category_string(static_cast<utf8proc_int32_t>(c));
-    if (!of.starts_with(name)) continue;
+    CharacterSet& set = sets[static_cast<std::size_t>(utf8proc_category(static_cast<utf8proc_int32_t>(c)))];
     if (!set.empty() && set.back().last + 1 == c) {
       set.back().last = c;
     } else {
       set.push_back({c, c});
     }
   }
+  return sets;
+}
+
+/// The characters of a general category such as L or Lu.
+std::optional<CharacterSet> category(std::string_view name) {
+  static const Categories sets = find_categories();
+  CharacterSet set;
+  bool known = false;
+  for (std::size_t i = 0; i < kCategories.size(); ++i) {
+    if (name.empty() || !kCategories[i].starts_with(name)) continue;
+    known = true;
+    set.insert(set.end(), sets[i].begin(), sets[i].end());
+  }
+  if (!known) return std::nullopt;
   return normalize(std::move(set));
 }
 
 class PatternParser {
  public:
-  PatternParser(std::string_view pattern, std::string_view where) : pattern_(code_points(pattern)), where_(where) {
+  PatternParser(std::string_view pattern, std::string_view where, Budget& budget)
+      : pattern_(code_points(pattern)), where_(where), budget_(budget) {
     if (!is_valid_utf8(pattern)) fail("{}: found a pattern that is not UTF-8", where);
   }
 
@@ -91,6 +103,12 @@ class PatternParser {
     return pattern_[place_++];
   }
 
+  /// Sets may have hundreds of ranges for the few characters that ask for them.
+  CharacterSet counted(CharacterSet set) {
+    budget_.spend(1 + set.size(), where_);
+    return set;
+  }
+
   static Expression anything() { return Expression::repeat(Expression::one_of(complement({})), 0, kNoLimit); }
 
   Expression parse_group(int depth) {
@@ -122,9 +140,9 @@ class PatternParser {
         if (accept_text(U"?:")) return parse_group(depth + 1);
         if (is('?')) reject("(?");
         return parse_group(depth + 1);
-      case '[': return Expression::one_of(parse_class());
+      case '[': return Expression::one_of(counted(parse_class()));
       case '.': return Expression::one_of(complement(pattern_line_ends()));
-      case '\\': return Expression::one_of(parse_escape(false));
+      case '\\': return Expression::one_of(counted(parse_escape(false)));
       case '^': --place_; reject("^ inside a pattern");
       case '*':
       case '+':
@@ -132,7 +150,7 @@ class PatternParser {
       case '{':
       case '}':
       case ']': --place_; reject("a bare one of *+?{}]");
-      default: return Expression::one_of({{c, c}});
+      default: return Expression::one_of(counted({{c, c}}));
     }
   }
 
@@ -187,8 +205,7 @@ class PatternParser {
 
   CharacterSet parse_class_atom() {
     const char32_t c = take();
-    if (c == '\\') return parse_escape(true);
-    return {{c, c}};
+    return counted(c == '\\' ? parse_escape(true) : CharacterSet{{c, c}});
   }
 
   char32_t parse_hex(int digits) {
@@ -283,12 +300,15 @@ class PatternParser {
 
   std::u32string pattern_;
   std::string_view where_;
+  Budget& budget_;
   std::size_t place_ = 0;
   bool anchored_end_ = false;
 };
 
 }  // namespace
 
-Expression pattern_expression(std::string_view pattern, std::string_view where) { return PatternParser(pattern, where).parse(); }
+Expression pattern_expression(std::string_view pattern, std::string_view where, Budget& budget) {
+  return PatternParser(pattern, where, budget).parse();
+}
 
 }  // namespace calandra::grammar

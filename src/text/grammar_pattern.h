@@ -15,10 +15,10 @@
 namespace calandra::grammar {
 
 /// All strings in which the pattern is found: a pattern without ^ and $ may stand anywhere. Throws Error "WHERE: ...".
-Expression pattern_expression(std::string_view pattern, std::string_view where);
+Expression pattern_expression(std::string_view pattern, std::string_view where, Budget& budget);
 
 /// The strings of a format; nothing for a format that is not checked.
-std::optional<Expression> format_expression(std::string_view format);
+std::optional<Expression> format_expression(std::string_view format, Budget& budget);
 
 /// The formats that format_expression knows, for messages.
 std::string known_formats();

@@ -11,7 +11,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <optional>
 
@@ -21,8 +20,15 @@ namespace {
 constexpr std::size_t kMaxSchemaBytes = std::size_t{1} << 20;
 constexpr std::size_t kMaxValues = 4'000;  // numbers with limits cost half a millisecond each
 constexpr std::size_t kMaxTotalStates = 500'000;
+constexpr std::size_t kCallsWork = 2 * Budget::kWork;  // for all tools together
 
 using Schemas = std::vector<const Json*>;
+
+Json parse_schema(std::string_view schema, std::string_view where) {
+  if (schema.size() > kMaxSchemaBytes)
+    fail("{}: found a schema of {} bytes, expected at most {}", where, schema.size(), kMaxSchemaBytes);
+  return parse_json(schema, std::string(where));
+}
 
 /// The texts serialisers write for a number: those of C++, JavaScript and Python.
 std::vector<std::string> texts_of_number(const Json& number) {
@@ -37,9 +43,16 @@ std::vector<std::string> texts_of_number(const Json& number) {
     for (const std::string_view form : {"{}e{}", "{}e{:+}", "{}e{:+03}", "{}E{}", "{}E{:+}", "{}E{:+03}"}) {
       texts.push_back(fmt::format(fmt::runtime(form), mantissa, exponent));
     }
+    // fmt writes an exponent from 10^16 on and below 10^-4, JavaScript from 10^21 on and below 10^-6.
+    const Decimal decimal = decimal_of(shortest);
+    const std::string sign = decimal.negative ? "-" : "";
+    if (exponent >= 0 && exponent < 21) {
+      texts.push_back(sign + decimal.digits +
+                      std::string(static_cast<std::size_t>(decimal.exponent) - decimal.digits.size(), '0'));
+    } else if (exponent < 0 && exponent >= -6) {
+      texts.push_back(sign + "0." + std::string(static_cast<std::size_t>(-decimal.exponent), '0') + decimal.digits);
+    }
   }
-  // Whole numbers below 10^21 have no exponent in JavaScript; fmt writes one from 10^16 on.
-  if (std::abs(value) < 1e21 && value == std::trunc(value)) texts.push_back(fmt::format("{:.0f}", value));
   if (shortest.find_first_of(".e") == std::string::npos) texts.push_back(shortest + ".0");
   return texts;
 }
@@ -61,6 +74,8 @@ std::string name_of(const NumberLimits& limits) {
 
 class SchemaCompiler {
  public:
+  explicit SchemaCompiler(Budget& budget) : budget_(budget) {}
+
   Program compile(const Json& root, std::string_view where) {
     begin(root, where);
     program_.root_value = value_of({&root});
@@ -77,7 +92,7 @@ class SchemaCompiler {
     add_tool_names(rules);
     std::vector<Json> schemas;  // which the compiled values are known by
     for (const CallRules::Tool& tool : rules.tools) {
-      Json schema = tool.parameters ? parse_json(*tool.parameters, tool.where) : Json();
+      Json schema = tool.parameters ? parse_schema(*tool.parameters, tool.where) : Json();
       schemas.push_back({{"name", tool.name}, {"parameters", std::move(schema)}});
     }
     std::vector<std::uint32_t> values;
@@ -85,11 +100,9 @@ class SchemaCompiler {
       const Json& schema = schemas[i]["parameters"];
       values.push_back(schema.is_null() ? kNone : arguments_of(schema, rules.tools[i].where));
     }
-    budget_ = {};
     remove_dead_ends();
     for (std::size_t i = 0; i < schemas.size(); ++i) {
       where_ = rules.tools[i].where;
-      budget_ = {};
       program_.tools.push_back(values[i] == kNone ? ToolSpec{{}, keep_raw({{}, kNone, CallMark::CallEnd})}
                                                   : tool_of(values[i], rules.tools[i].name, Json::array({schemas[i]})));
     }
@@ -99,7 +112,6 @@ class SchemaCompiler {
  private:
   void begin(const Json& root, std::string_view where) {
     where_ = where;
-    budget_ = {};
     reader_.emplace(root, where, budget_);
     num_values_before_ = program_.values.size();
   }
@@ -278,8 +290,8 @@ class SchemaCompiler {
     const auto [place, is_new] = patterns_.try_emplace((pattern.is_format ? "format " : "pattern ") + pattern.text);
     if (!is_new) return place->second;
     if (!pattern.is_format)
-      return place->second = automaton_of(pattern_expression(pattern.text, pattern.where), pattern.where, budget_);
-    const std::optional<Expression> format = format_expression(pattern.text);
+      return place->second = automaton_of(pattern_expression(pattern.text, pattern.where, budget_), pattern.where, budget_);
+    const std::optional<Expression> format = format_expression(pattern.text, budget_);
     if (!format) fail("{}: found '{}', expected one of {}", pattern.where, printable(pattern.text), known_formats());
     return place->second = automaton_of(*format, pattern.where, budget_);
   }
@@ -385,27 +397,34 @@ class SchemaCompiler {
   // --- members
 
   std::uint32_t add_object(const Alternative& alternative) {
-    std::set<std::string> names = alternative.required;
+    // What one schema says of the members.
+    struct Part {
+      std::map<std::string_view, const Json*> by_name;
+      const Json* rest;
+    };
+    std::vector<Part> parts;
+    std::set<std::string_view> names(alternative.required.begin(), alternative.required.end());
     Schemas additional;
     for (const Json* const schema : alternative.objects) {
-      if (const auto properties = schema->find("properties"); properties != schema->end()) {
-        for (const auto& [name, property] : properties->items()) names.insert(name);
-      }
-      if (const Json* const rest = reader_->find(*schema, "additionalProperties")) additional.push_back(rest);
+      parts.push_back({reader_->members(*schema, "properties"), reader_->find(*schema, "additionalProperties")});
+      for (const auto& [name, property] : parts.back().by_name) names.insert(name);
+      if (parts.back().rest != nullptr) additional.push_back(parts.back().rest);
     }
     ObjectSpec object;
     object.min = alternative.properties.min;
     object.max = alternative.properties.max;
     object.additional = is_arguments_ && additional.empty() ? nothing() : value_of(additional);
-    for (const std::string& name : names) {
+    for (const std::string_view view : names) {
       Schemas schemas;
-      for (const Json* const schema : alternative.objects) {
-        const Json* of_name = reader_->member(*schema, "properties", name);
-        if (of_name == nullptr) of_name = reader_->find(*schema, "additionalProperties");
+      for (const Part& part : parts) {
+        const auto found = part.by_name.find(view);
+        const Json* const of_name = found == part.by_name.end() ? part.rest : found->second;
         if (of_name != nullptr) schemas.push_back(of_name);
       }
-      budget_.spend(10 + name.size() + 5 * alternative.objects.size(), where_);
-      object.properties.push_back({name, value_of(std::move(schemas)), alternative.required.contains(name)});
+      budget_.spend(10 + view.size() + 5 * parts.size(), where_);
+      std::string name(view);
+      const bool required = alternative.required.contains(name);
+      object.properties.push_back({std::move(name), value_of(std::move(schemas)), required});
     }
     return keep_object(std::move(object));
   }
@@ -547,7 +566,7 @@ class SchemaCompiler {
   }
 
   std::string_view where_;
-  Budget budget_;
+  Budget& budget_;
   std::optional<SchemaReader> reader_;
   Program program_;
   std::size_t num_values_before_ = 0;  // of other schemas
@@ -564,24 +583,24 @@ class SchemaCompiler {
 }  // namespace
 
 Program program_of_schema(std::string_view schema, std::string_view where) {
-  if (schema.size() > kMaxSchemaBytes)
-    fail("{}: found a schema of {} bytes, expected at most {}", where, schema.size(), kMaxSchemaBytes);
-  const Json root = parse_json(schema, std::string(where));
-  return SchemaCompiler().compile(root, where);
+  Budget budget;
+  const Json root = parse_schema(schema, where);
+  return SchemaCompiler(budget).compile(root, where);
 }
 
 Program program_of_calls(const CallRules& rules) {
   CallRules possible = rules;
+  Budget trials(kCallsWork), budget(kCallsWork);
   for (CallRules::Tool& tool : possible.tools) {
     if (!tool.parameters || tool.must_fit) continue;
     try {
-      program_of_calls({{{tool.name, tool.parameters, true, tool.where}}, true});
+      SchemaCompiler(trials).compile_calls({{{tool.name, tool.parameters, true, tool.where}}, true});
     } catch (const Error&) {
       tool.parameters.reset();
     }
   }
   std::ranges::stable_sort(possible.tools, {}, &CallRules::Tool::name);
-  return SchemaCompiler().compile_calls(possible);
+  return SchemaCompiler(budget).compile_calls(possible);
 }
 
 }  // namespace calandra::grammar

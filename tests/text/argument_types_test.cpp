@@ -46,6 +46,21 @@ TEST(ArgumentTypes, SchemasThatReferToThemselvesEndSoon) {
   EXPECT_TRUE(types_of((chain + R"("1000": {"type": "array"}}})").c_str()).array);
 }
 
+TEST(ArgumentTypes, ArgumentsThatShareLongSchemasEndSoon) {
+  std::string schema = R"({"properties": {"first": {"$ref": "#/$defs/long"})", parts = R"({"type": "integer"})";
+  for (int i = 0; i < 9'000; ++i) {
+    schema += ", \"" + std::to_string(i) + R"(": {"$ref": "#/$defs/long"})";
+    parts += ", {}";
+  }
+  schema += R"(}, "$defs": {"long": {"anyOf": [)" + parts + "]}}}";
+  const Json tools = Json::array({{{"name", "f"}, {"parameters", parse_json(schema, "test")}}});
+  const std::clock_t start = std::clock();
+  const ToolTypes types(tools);
+  EXPECT_LT(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC,
+            5.0);  // 0.2 s here; without a limit on all of them 10 s and more
+  EXPECT_TRUE(types.types_of("f", "first").integer);
+}
+
 TEST(ArgumentTypes, LongPythonLiteralsTakeLinearTime) {
   std::string python = "{", json = "{";
   for (int i = 0; i < kMaxJsonKeys; ++i) {

@@ -12,6 +12,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <ctime>
 #include <map>
 
 namespace calandra {
@@ -244,6 +245,34 @@ TEST(GrammarCalls, ArgumentsWithoutASchemaAreTheModelsOwn) {
     EXPECT_TRUE(takes(grammar_of(rules), fmt::format("<tool_call>{}\nno marks</tool_call>\n{}", name, call("now", {}))));
   }
   EXPECT_FALSE(takes(grammar_of(rules), call("now", {{"x", "1"}})));
+}
+
+TEST(GrammarCalls, ManyHostileToolsEndSoon) {
+  for (const bool must_fit : {false, true}) {
+    CallRules rules;
+    for (int i = 0; i < 60; ++i) {
+      const std::string pattern = fmt::format("(a|b)*a(a|b){{{}}}", 20 + i);
+      rules.tools.push_back({fmt::format("f{}", i),
+                             fmt::format(R"({{"properties":{{"x":{{"type":"string","pattern":"{}"}}}}}})", pattern), must_fit,
+                             "tools"});
+    }
+    const std::clock_t start = std::clock();
+    const std::string error = error_of([&] { spelled_grammar_of(rules); });
+    EXPECT_EQ(error.empty(), !must_fit) << error;
+    EXPECT_LT(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, 20);  // seconds of a processor; sanitizers included
+  }
+}
+
+TEST(GrammarCalls, ManyToolsAreNotTooMuch) {
+  CallRules rules;
+  for (int i = 0; i < 128; ++i) {
+    std::string schema = kWeather;
+    schema.replace(schema.find("14"), 2, std::to_string(14 + i));
+    rules.tools.push_back({fmt::format("get_weather_{}", i), schema, i % 2 == 0, "tools"});
+  }
+  const auto grammar = grammar_of(rules);
+  EXPECT_TRUE(takes(grammar, call("get_weather_7", {{"city", "a"}, {"days", "21"}})));
+  EXPECT_FALSE(takes(grammar, call("get_weather_7", {{"city", "a"}, {"days", "22"}})));
 }
 
 TEST(GrammarCalls, ErrorsNameTheToolAndThePlace) {

@@ -1,5 +1,6 @@
 // Masks: exactly the tokens after which some text of the language is still possible.
 
+#include "text/grammar_mask.h"
 #include "base/error.h"
 #include "base/json.h"
 #include "support/golden.h"
@@ -350,6 +351,34 @@ TEST(GrammarMask, OfGrammarTextsAreThoseOfXGrammar) {
     }
   }
   EXPECT_GT(num_masks, 120);
+}
+
+TEST(GrammarMask, WhatIsKeptIsBounded) {
+  grammar::MaskCache cache;
+  std::size_t kept = 0, num_kept = 0;
+  constexpr std::uint64_t kMasks = 2'000;
+  for (std::uint64_t i = 0; i < kMasks; ++i) {
+    auto mask = std::make_shared<grammar::FrameMask>();
+    mask->tokens.clear(157'184);
+    if (i % 10 == 0) {
+      std::vector<std::string> texts;
+      for (int n = 0; n < 5'000; ++n) texts.push_back(std::to_string(n));
+      std::vector<std::pair<std::string_view, std::int32_t>> tokens;
+      for (const std::string& text : texts) tokens.emplace_back(text, 0);
+      mask->exits.push_back({0, TokenTrie(std::move(tokens))});
+    }
+    cache.keep({i, 0}, std::move(mask));
+    EXPECT_NE(cache.find({i, 0}), nullptr);
+  }
+  for (std::uint64_t i = 0; i < kMasks; ++i) {
+    if (const auto mask = cache.find({i, 0})) {
+      kept += mask->tokens.words().size_bytes();
+      for (const auto& exit : mask->exits) kept += exit.continuations.nodes().size_bytes();
+      ++num_kept;
+    }
+  }
+  EXPECT_LT(kept, std::size_t{16} << 20);
+  EXPECT_GT(num_kept, 50u);
 }
 
 TEST(GrammarMask, CopiesGoTheirOwnWays) {

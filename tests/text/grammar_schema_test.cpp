@@ -142,6 +142,34 @@ TEST(GrammarSchema, AgreesWithTheTestSuiteOrRefuses) {
   EXPECT_LE(num_refused, 60);
 }
 
+/// What JSON.stringify of JavaScript, json.dumps of Python and nlohmann's dump() write for them.
+TEST(GrammarSchema, LiteralNumbersAreWrittenAsSerialisersDo) {
+  const std::vector<std::pair<const char*, std::vector<const char*>>> cases = {
+      {"1e-5", {"0.00001", "1e-05"}},
+      {"1.25e-6", {"0.00000125", "1.25e-06"}},
+      {"-1e-7", {"-1e-7", "-1e-07"}},
+      {"0.0001", {"0.0001"}},
+      {"2.0", {"2", "2.0"}},
+      {"-1.5e16", {"-15000000000000000", "-1.5e+16"}},
+      {"1.2345678901234567e20", {"123456789012345670000", "1.2345678901234567e+20"}},
+      {"1e21", {"1e+21"}},
+  };
+  for (const auto& [number, texts] : cases) {
+    const auto grammar = grammar_of_schema(R"({"const": )" + std::string(number) + "}");
+    for (const char* const text : texts) EXPECT_TRUE(accepts(grammar, text)) << text;
+    EXPECT_FALSE(accepts(grammar, "1e-6"));
+  }
+}
+
+TEST(GrammarSchema, ObjectsAreOneWhateverTheOrderOfTheirKeys) {
+  const auto grammar = grammar_of_schema(
+      R"({"allOf": [{"enum": [[{"a": 1, "b": 2}], [{"a": 1}], [{"a": 1, "c": 2}]]}, {"const": [{"b": 2, "a": 1}]}]})");
+  EXPECT_TRUE(accepts(grammar, R"([{"a":1,"b":2}])"));
+  EXPECT_TRUE(accepts(grammar, R"([{"b":2,"a":1}])"));
+  EXPECT_FALSE(accepts(grammar, R"([{"a":1}])"));
+  EXPECT_FALSE(accepts(grammar, R"([{"a":1,"c":2}])"));
+}
+
 TEST(GrammarSchema, TakesPropertiesInAnyOrderAndOnce) {
   const auto grammar =
       grammar_of_schema(R"({"properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}, "type": "object"})");
@@ -257,6 +285,13 @@ TEST(GrammarSchema, HostileSchemasEndSoon) {
     literals += ",\"" + std::to_string(i * 7919) + "\"";
   }
   schemas.push_back(wide + "}}");
+  // Much for few bytes: sets of characters, and whatever has a name or a pattern in each of its copies.
+  schemas.push_back(R"({"pattern":")" + repeat(R"(\\p{L})", 150'000) + R"("})");
+  schemas.push_back(R"({"pattern":"[)" + repeat(R"(\\p{L})", 150'000) + R"(]"})");
+  const std::string name = repeat("n", 400'000), thousands = R"([true)" + repeat(",true", 100'000) + "]";
+  schemas.push_back(R"({"properties":{")" + name + R"(":{"allOf":)" + thousands + "}}}");
+  schemas.push_back(R"({"pattern":")" + name + R"(","anyOf":[true)" + repeat(",true", 1'999) + "]}");
+  schemas.push_back(R"({"required":[")" + name + R"("],"anyOf":[true)" + repeat(",true", 1'999) + "]}");
   schemas.push_back(literals + "]}");
   for (const std::string& schema : schemas) {
     const std::clock_t start = std::clock();
