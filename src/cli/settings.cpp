@@ -90,9 +90,9 @@ GenerationOptions generation_options(const RunArguments& arguments, const Model&
   for (const auto& [token, bias] : arguments.logit_bias) options.sampling.logit_bias.push_back({token, bias});
   options.max_tokens = arguments.max_tokens.value_or(arguments.uses_template() ? 0 : kCompletionTokens);
   options.min_tokens = arguments.min_tokens;
-  options.stop = arguments.stop;
   if (!arguments.ignore_eos) options.stop_ids = stop_ids_of(model);
   try {
+    options.stop = arguments.stop;
     check(options, model.num_samplable());
   } catch (const Error& error) {
     throw UsageError(error.what());
@@ -113,7 +113,7 @@ nlohmann::ordered_json settings_as_json(const GenerationOptions& options, const 
                                  {"seed", sampling.seed},
                                  {"max_tokens", options.max_tokens},
                                  {"min_tokens", options.min_tokens},
-                                 {"stop", options.stop},
+                                 {"stop", options.stop.texts()},
                                  {"stop_ids", options.stop_ids},
                                  {"model", short_name(model.name())},
                                  {"context", model.config().context}};
@@ -145,8 +145,8 @@ GenerationOptions with_saved_settings(const GenerationOptions& options, const nl
   if (stop == nullptr || !stop->is_array() || !std::all_of(stop->begin(), stop->end(), is_text)) {
     keys.refuse("stop", "a list of texts");
   }
-  stop->get_to(result.stop);
   try {
+    result.stop = stop->get<std::vector<std::string>>();
     check(result);
   } catch (const Error& error) {
     fail("{}: {}", keys.where(), error.what());

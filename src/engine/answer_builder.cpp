@@ -14,7 +14,14 @@ void check(const GenerationOptions& options, std::int64_t num_tokens) {
     fail("min tokens {}: expected at most the {} of max tokens", options.min_tokens, options.max_tokens);
   if (options.logprobs) check_top_logprobs("logprobs", *options.logprobs);
   if (options.prompt_logprobs) check_top_logprobs("prompt logprobs", *options.prompt_logprobs);
-  const StopStrings checked(options.stop);
+}
+
+void check_prompt(std::int64_t tokens, std::int64_t context) {
+  if (tokens == 0) fail("prompt: no tokens, expected at least 1");
+  if (leaves_room(tokens, context)) return;
+  fail(
+      "prompt of {} tokens: expected at most {}, which leaves room for an answer in the context of {} (--context N asks for another)",
+      tokens, context - 1, context);
 }
 
 std::string_view name_of(FinishReason reason) {

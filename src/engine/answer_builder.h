@@ -24,13 +24,19 @@ struct GenerationOptions {
   std::int64_t min_tokens = 0;  // so many come before a stop id can, and no stop string is looked for in their text
   // End the answer; their text is not part of it. To go on behind the model's own end, leave stop_ids_of(model) out.
   std::vector<std::int32_t> stop_ids = {};
-  std::vector<std::string> stop = {};       // the same for texts, wherever the borders of tokens fall
+  StopList stop = {};                       // the same for texts, wherever the borders of tokens fall
   std::optional<int> logprobs = {};         // of every token made, with so many alternatives: 0 to kMostTopLogprobs
   std::optional<int> prompt_logprobs = {};  // the same of every token of the prompt but the first: all of it is computed
 };
 
 /// Throws Error that names the option, the value and the range. Ids must be below `num_tokens`.
 void check(const GenerationOptions& options, std::int64_t num_tokens = std::numeric_limits<std::int32_t>::max());
+
+/// Whether an answer can follow so many tokens.
+inline bool leaves_room(std::int64_t prompt_tokens, std::int64_t context) { return prompt_tokens < context; }
+
+/// Throws Error for an empty prompt, and for one that leaves no room.
+void check_prompt(std::int64_t tokens, std::int64_t context);
 
 enum class FinishReason : std::uint8_t {
   Stop,    // a stop id, a stop string, or the listener; also if the last token that may be made has it

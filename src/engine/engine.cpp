@@ -142,14 +142,14 @@ class Engine::Runner {
         : request(std::move(wanted)),
           listener(std::move(heard_by)),
           builder(tokenizer, request.prompt, request.options, context, request.sample),
-          tokens(request.prompt),
+          tokens(std::move(request.prompt)),
           submitted(now()) {
-      summary.prompt_tokens = std::ssize(request.prompt);
+      summary.prompt_tokens = std::ssize(tokens);
     }
     Answer(const Answer&) = delete;
     Answer& operator=(const Answer&) = delete;
 
-    AnswerRequest request;
+    AnswerRequest request;  // without its prompt
     std::shared_ptr<AnswerListener> listener;
     AnswerBuilder builder;
     std::vector<std::int32_t> tokens;  // of the prompt, and made
@@ -173,12 +173,7 @@ class Engine::Runner {
 
   void check_request(const AnswerRequest& request) const {
     check(request.options, model_.num_samplable());
-    const std::int64_t length = std::ssize(request.prompt);
-    if (length == 0) fail("prompt: no tokens, expected at least 1");
-    if (length >= context_) {
-      fail("prompt of {} tokens: expected at most {}, which leaves room for an answer in the context of {}", length, context_ - 1,
-           context_);
-    }
+    check_prompt(std::ssize(request.prompt), context_);
     const std::int64_t vocab = model_.config().vocab;
     for (std::size_t i = 0; i < request.prompt.size(); ++i) {
       const std::int32_t id = request.prompt[i];
@@ -366,9 +361,11 @@ class Engine::Runner {
       std::vector<LogprobEntry>& entries = work.answer->prompt_logprobs;
       // Row of position p scores token p + 1, the entry p.
       const std::int64_t end = std::min(work.slice.begin + work.slice.count, work.answer->summary.prompt_tokens - 1);
-      for (std::int64_t p = std::max(work.slice.begin, std::ssize(entries)); p < end; ++p) {
-        compute_logits(hidden.slice(row_of_begin + p - work.slice.begin, 1));
-        entries.push_back(logprobs_of(logits_of(0), p + 1, work.answer->tokens[static_cast<std::size_t>(p + 1)], *top));
+      for (std::int64_t p = std::max(work.slice.begin, std::ssize(entries)); p < end;) {
+        const std::int64_t rows = std::min(kLogitRows, end - p);
+        compute_logits(hidden.slice(row_of_begin + p - work.slice.begin, rows));
+        for (std::int64_t row = 0; row < rows; ++row, ++p)
+          entries.push_back(logprobs_of(logits_of(row), p + 1, work.answer->tokens[static_cast<std::size_t>(p + 1)], *top));
       }
     }
   }

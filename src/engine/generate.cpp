@@ -1,6 +1,5 @@
 #include "engine/generate.h"
 
-#include "base/error.h"
 #include "text/detokenizer.h"
 
 #include <algorithm>
@@ -17,15 +16,6 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 double rate(std::int64_t count, double seconds) { return count > 0 && seconds > 0 ? static_cast<double>(count) / seconds : 0; }
 
 bool contains(std::span<const std::int32_t> ids, std::int32_t id) { return std::find(ids.begin(), ids.end(), id) != ids.end(); }
-
-void check_prompt(std::int64_t length, std::int64_t context) {
-  if (length == 0) fail("prompt: no tokens, expected at least 1");
-  if (!leaves_room(length, context)) {
-    fail(
-        "prompt of {} tokens: expected at most {}, which leaves room for an answer in the context of {} (--context N asks for another)",
-        length, context - 1, context);
-  }
-}
 
 /// Computes what an answer needs, and passes on what it gains.
 class Generator {

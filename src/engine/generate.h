@@ -40,9 +40,6 @@ struct Generation {
   double generation_tokens_per_second() const;
 };
 
-/// Whether an answer can follow so many tokens.
-inline bool leaves_room(std::int64_t prompt_tokens, std::int64_t context) { return prompt_tokens < context; }
-
 /// Answers `prompt`, the whole history of the session's timeline. Throws Error if it is empty, leaves no room in the context for a token,
 /// or holds ids outside the vocabulary, and for options out of range.
 Generation generate(Model& model, Session& session, std::span<const std::int32_t> prompt, const GenerationOptions& options,

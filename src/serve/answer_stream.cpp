@@ -183,7 +183,7 @@ class AnswerFeed : public AnswerListener {
     ++usage_.completion_tokens;
     const bool is_end = step.finish == FinishReason::Stop && is_stop_id(id);
     if (step.logprobs && !is_end) gain_.logprobs.push_back(*step.logprobs);
-    if (stop_.size() > 1) ids_.push_back(id);
+    if (stop_.stops().size() > 1) ids_.push_back(id);
     last_id_ = id;
     const bool was_reasoning = parser_ && parser_->in_reasoning();
     take(step.text);
@@ -258,24 +258,23 @@ class AnswerFeed : public AnswerListener {
         [choice = choice_, gain = std::exchange(gain_, {})](AnswerSink& sink) { sink.gained(static_cast<int>(choice), gain); });
   }
 
-  /// The answer's text ends where the stop string begins in the text of all its tokens.
+  /// The answer's text ends where the stop string begins in the text of all its tokens: the shortest that fits was the first to be complete.
   std::string found_stop() const {
-    if (stop_.size() == 1) return stop_.front();
+    if (stop_.stops().size() == 1) return stop_.stops().front().text;
     const std::string text = detokenize(tokenizer_, ids_);
-    if (text_bytes_ <= text.size()) {
-      const std::string_view cut = std::string_view(text).substr(text_bytes_);
-      for (const std::string& stop : stop_) {
-        if (cut.starts_with(stop)) return stop;
-      }
+    std::string found;
+    for (const StopString& stop : stop_.stops()) {
+      const bool fits = text_bytes_ <= text.size() && std::string_view(text).substr(text_bytes_).starts_with(stop.text);
+      if (fits && (found.empty() || stop.text.size() < found.size())) found = stop.text;
     }
-    return {};
+    return found;
   }
 
   const std::shared_ptr<AnswerGroup> group_;
   const std::size_t choice_;
   const Tokenizer& tokenizer_;
   const std::vector<std::int32_t> stop_ids_;
-  const std::vector<std::string> stop_;
+  const StopList stop_;
   const bool only_first_call_;
   const bool is_first_of_prompt_;
 

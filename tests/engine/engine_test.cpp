@@ -243,7 +243,8 @@ TEST_F(EngineTest, WhatCannotBeAnsweredIsRefusedByName) {
   wanted.prompt = {};
   EXPECT_EQ(error(wanted), "prompt: no tokens, expected at least 1");
   wanted.prompt.assign(512, 1);
-  EXPECT_EQ(error(wanted), "prompt of 512 tokens: expected at most 511, which leaves room for an answer in the context of 512");
+  EXPECT_THAT(error(wanted),
+              testing::HasSubstr("prompt of 512 tokens: expected at most 511, which leaves room for an answer in"));
   wanted.prompt = {1, 1 << 20};
   EXPECT_THAT(error(wanted), testing::HasSubstr("prompt: token 1 is 1048576, expected 0 to"));
   wanted.prompt.assign(400, 1);

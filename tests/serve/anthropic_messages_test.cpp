@@ -4,6 +4,7 @@
 #include "serve/anthropic_messages.h"
 #include "base/json.h"
 #include "serve/scripted_answers.h"
+#include "text/tokenizer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -175,6 +176,11 @@ TEST(AnthropicMessages, StopReasons) {
   const Json stopped = bench.ask(with(hello(), "stop_sequences", {"\n\nHuman:"}), kPath).json();
   EXPECT_EQ(stopped["stop_reason"], "stop_sequence");
   EXPECT_EQ(stopped["stop_sequence"], "\n\nHuman:");
+  // Of those that begin where the text ends, the one that was complete first, whatever else the token has.
+  const Tokenizer& tokenizer = *bench.model().tokenizer;
+  bench.answers.script.ids = {tokenizer.id_of("H").value(), tokenizer.id_of(" the").value()};
+  bench.answers.script.pieces = {"H", ""};
+  EXPECT_EQ(bench.ask(with(hello(), "stop_sequences", {" them", "the", " the", " t"}), kPath).json()["stop_sequence"], " t");
 }
 
 TEST(AnthropicMessages, AConversationBecomesThePromptOfItsMessages) {
