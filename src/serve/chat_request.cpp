@@ -3,7 +3,6 @@
 #include "base/json.h"
 #include "checkpoint/generation.h"
 #include "checkpoint/key_reader.h"
-#include "engine/generate.h"
 #include "serve/api_error.h"
 #include "serve/api_keys.h"
 #include "serve/grammar_cache.h"
@@ -129,15 +128,20 @@ std::shared_ptr<const Grammar> grammar_of_calls(const ServedModel& model, const 
 }
 
 /// Calls that are forced or checked, a reasoning with an end, or a grammar.
-std::shared_ptr<const OpeningPlan> opening_plan(const ServedModel& model, const ChatInput& input, const Json& tools,
-                                                ReasoningStart start, const std::vector<std::string>& names) {
+std::shared_ptr<const OpeningPlan> opening_plan(const ServedModel& model, const ChatInput& input, const AnswerJob& job) {
+  using ToolCallMark = OpeningPlan::ToolCallMark;
+  const ReasoningStart start = job.reasoning_start;
+  const std::vector<std::string> names = names_of_tools(job.tools);
   auto plan = std::make_shared<OpeningPlan>();
   plan->reasoning_start = start;
   plan->tokenizer = model.tokenizer;
   plan->num_samplable = model.num_samplable;
   plan->max_reasoning_tokens = start == ReasoningStart::Off ? std::nullopt : input.max_reasoning_tokens;
   plan->reasoning_end = model.tokenizer->encode("</think>");
-  plan->calls = grammar_of_calls(model, input, tools, names);
+  plan->calls = grammar_of_calls(model, input, job.tools, names);
+  plan->tool_call_mark = !job.format->tool_calls ? ToolCallMark::Text
+                         : names.empty()         ? ToolCallMark::ReasoningEnd
+                                                 : ToolCallMark::CallBegin;
   plan->must_call = must_call(input.tool_choice);
   if (input.grammar) {
     if (plan->must_call) refuse_field("tool_choice", "a call that must come leaves no room for a response_format");
@@ -311,7 +315,7 @@ AnswerJob prepare_chat(const ServedModel& model, ChatInput input, GenerationOpti
   job.reasoning_start = prompt.reasoning_start;
   if (input.tool_choice.kind != ToolChoice::Kind::None && has_tools(input.chat.tools)) job.tools = std::move(input.chat.tools);
   job.only_first_call = !input.parallel_tool_calls;
-  if (const auto plan = opening_plan(model, input, job.tools, prompt.reasoning_start, names_of_tools(job.tools))) {
+  if (const auto plan = opening_plan(model, input, job)) {
     if (plan->grammar || plan->calls) check_grammar_options(job.options, model);
     job.make_guide = [plan] { return std::make_shared<OpeningGuide>(plan); };
   }

@@ -85,9 +85,11 @@ std::span<const std::uint64_t> OpeningGuide::all_but_overlaps() {
   std::vector<std::int32_t> ids;
   if (phase_ == Phase::Reasoning) {
     const bool calls = calls_ && plan_->must_call;
-    find_overlaps(kThinkEnd, calls ? &*calls_ : state_ ? &*state_ : nullptr, ids);
+    const GrammarState* const answer = calls ? &*calls_ : state_ ? &*state_ : nullptr;
+    find_overlaps(kThinkEnd, answer, true, ids);
+    if (plan_->tool_call_mark == OpeningPlan::ToolCallMark::ReasoningEnd) find_overlaps(kToolCall, answer, true, ids);
   }
-  find_overlaps(kToolCall, begun_call_ ? &*begun_call_ : nullptr, ids);
+  find_overlaps(kToolCall, begun_call_ ? &*begun_call_ : nullptr, false, ids);
   if (ids.empty()) return {};
   mask_.clear(static_cast<std::int32_t>(plan_->num_samplable));
   for (std::int32_t id = 0; id < mask_.size(); ++id) mask_.set(id);
@@ -96,7 +98,8 @@ std::span<const std::uint64_t> OpeningGuide::all_but_overlaps() {
 }
 
 /// Tokens that complete `mark` and go on with what `after` does not take.
-void OpeningGuide::find_overlaps(std::string_view mark, const GrammarState* after, std::vector<std::int32_t>& ids) const {
+void OpeningGuide::find_overlaps(std::string_view mark, const GrammarState* after, bool skips_newlines,
+                                 std::vector<std::int32_t>& ids) const {
   if (after == nullptr) return;
   const GrammarVocabulary& vocabulary = (plan_->grammar ? plan_->grammar : plan_->calls)->vocabulary();
   const std::string_view missing = mark.substr(begun(tail_, mark));
@@ -104,7 +107,7 @@ void OpeningGuide::find_overlaps(std::string_view mark, const GrammarState* afte
   if (!node) return;
   for (const std::int32_t id : vocabulary.trie().tokens_below(*node)) {
     std::string_view rest = vocabulary.bytes(id).substr(missing.size());
-    if (mark == kThinkEnd) rest = without_newlines(rest);
+    if (skips_newlines) rest = without_newlines(rest);
     GrammarState state = *after;
     if (!state.accept_text(rest)) ids.push_back(id);
   }
@@ -143,15 +146,19 @@ void OpeningGuide::end_reasoning(std::string_view text) {
   begin_answer(rest);
 }
 
-/// The marks are looked for in the text, since a model need not write them as the tokens that stand for them. A call ends the
-/// reasoning too.
+/// The marks are looked for in the text, since a model need not write them as the tokens that stand for them. "<tool_call>"
+/// ends the reasoning too.
 void OpeningGuide::watch_reasoning(std::int32_t id) {
   ++num_reasoning_tokens_;
   tail_ += plan_->tokenizer->token_bytes(id);
-  const std::size_t end = tail_.find(kThinkEnd), call = tail_.find(kToolCall);
+  using ToolCallMark = OpeningPlan::ToolCallMark;
+  const std::size_t end = tail_.find(kThinkEnd);
+  const std::size_t call = plan_->tool_call_mark == ToolCallMark::Text ? tail_.npos : tail_.find(kToolCall);
   if (end < call) return end_reasoning(tail_.substr(end + kThinkEnd.size()));
-  if (call != tail_.npos) return begin_call(tail_.substr(call + kToolCall.size()));
-  keep_tail();
+  if (call == tail_.npos) return keep_tail();
+  const std::string rest = tail_.substr(call + kToolCall.size());
+  if (plan_->tool_call_mark == ToolCallMark::ReasoningEnd) return end_reasoning(rest);
+  begin_call(rest);
 }
 
 /// Looks for the beginning of a call in what the model says as it likes.

@@ -28,6 +28,9 @@ struct OpeningPlan {
   std::shared_ptr<const Grammar> grammar;            // of what comes after the reasoning; null: anything
   std::shared_ptr<const Grammar> calls;              // of all from a first "<tool_call>" on; null: anything
   bool must_call = false;                            // then they come after the reasoning, in place of the grammar
+  /// What a "<tool_call>" in the reasoning is, as whoever reads the output has it (OutputParser).
+  enum class ToolCallMark : std::uint8_t { Text, ReasoningEnd, CallBegin };
+  ToolCallMark tool_call_mark = ToolCallMark::CallBegin;
   /// What may come in place of the grammar's first token: a reasoning, a call of a tool.
   struct Alternatives {
     std::optional<std::int32_t> think, tool_call;
@@ -54,7 +57,7 @@ class OpeningGuide : public AnswerGuide {
   void take_of_grammar(std::int32_t id);
   void keep_tail();
   std::span<const std::uint64_t> all_but_overlaps();
-  void find_overlaps(std::string_view mark, const GrammarState* after, std::vector<std::int32_t>& ids) const;
+  void find_overlaps(std::string_view mark, const GrammarState* after, bool skips_newlines, std::vector<std::int32_t>& ids) const;
 
   std::shared_ptr<const OpeningPlan> plan_;
   Phase phase_ = Phase::Free;

@@ -192,6 +192,29 @@ TEST_F(StructuredOutput, ACallOutOfTheReasoningIsHeldToItsTool) {
   }
 }
 
+/// The reader of the output has it so: what follows is the answer, which a grammar may be about.
+TEST_F(StructuredOutput, WithoutToolsACallsMarkEndsTheReasoning) {
+  OpeningPlan how =
+      plan(cache.find_or_compile(GrammarCache::Kind::Ebnf, R"(root ::= "yes" | "no")", "grammar"), ReasoningStart::Open);
+  how.tool_call_mark = OpeningPlan::ToolCallMark::ReasoningEnd;
+  OpeningGuide guide(std::make_shared<const OpeningPlan>(how));
+  push(guide, "Hm, <tool_call>");
+  EXPECT_FALSE(may(guide, "a"));
+  push(guide, "yes");
+  EXPECT_TRUE(may(guide, "<|role_end|>"));
+  const ParsedOutput output =
+      parse_output("Hm, <tool_call>yes", OutputFormat{true, true, true, {}}, ReasoningStart::Open, Json::array());
+  EXPECT_EQ(output.content, "yes");
+  // Where calls are not known it is text like any other.
+  how.tool_call_mark = OpeningPlan::ToolCallMark::Text;
+  OpeningGuide other(std::make_shared<const OpeningPlan>(how));
+  push(other, "Hm, <tool_call> a </think>");
+  EXPECT_FALSE(may(other, "a"));
+  EXPECT_EQ(parse_output("Hm, <tool_call> a </think>no", OutputFormat{true, false, true, {}}, ReasoningStart::Open, Json::array())
+                .content,
+            "no");
+}
+
 /// Marks that are spelled in other tokens, of which the last has the beginning of what follows.
 TEST_F(StructuredOutput, WhatFollowsAMarkInsideOfATokenIsTheGrammars) {
   OpeningPlan how = plan(cache.find_or_compile(GrammarCache::Kind::JsonSchema, R"({"type": "object", "required": ["k"],
