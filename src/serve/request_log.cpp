@@ -30,6 +30,18 @@ int open_log(const std::string& file) {
   return file == "-" ? STDERR_FILENO : ::open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0640);
 }
 
+/// The bytes of `text` that were written: all of them, unless the disk is full.
+std::size_t write_all(int file, std::string_view text) {
+  std::size_t done = 0;
+  while (done < text.size()) {
+    const ssize_t count = ::write(file, text.data() + done, text.size() - done);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) break;
+    done += static_cast<std::size_t>(count);
+  }
+  return done;
+}
+
 /// Microseconds are enough, and as many digits.
 Json seconds_or_null(std::optional<double> seconds) { return seconds ? Json(std::round(*seconds * 1e6) / 1e6) : Json(); }
 
@@ -101,26 +113,26 @@ void RequestLog::run() {
     if (waiting_.empty()) return;
     const std::deque<std::string> lines = std::exchange(waiting_, {});
     waiting_bytes_ = 0;
-    const std::uint64_t num_dropped = std::exchange(num_dropped_, 0);
+    std::uint64_t num_dropped = std::exchange(num_dropped_, 0);
     lock.unlock();
     reopen_if_moved();
     std::string text;
     for (const std::string& line : lines) text.append(line).append("\n");
-    if (num_dropped > 0)
-      text += dump_json({{"time", utc_text(std::chrono::system_clock::now())}, {"dropped_lines", num_dropped}}) + "\n";
-    put(text);
+    num_dropped += put(text);
+    if (num_dropped > 0 &&
+        put(dump_json({{"time", utc_text(std::chrono::system_clock::now())}, {"dropped_lines", num_dropped}}) + "\n") == 0)
+      num_dropped = 0;
     lock.lock();
+    num_dropped_ += num_dropped;
   }
 }
 
-/// A full disk loses lines, and no request.
-void RequestLog::put(std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t count = ::write(file_, text.data(), text.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) return;
-    text.remove_prefix(static_cast<std::size_t>(count));
-  }
+/// A full disk loses lines, and no request. Returns how many; one of which a part was written is ended before the next.
+std::uint64_t RequestLog::put(std::string_view lines) {
+  if (is_torn_) is_torn_ = write_all(file_, "\n") == 0;
+  const std::size_t count = is_torn_ ? 0 : write_all(file_, lines);
+  if (count > 0) is_torn_ = lines[count - 1] != '\n';
+  return static_cast<std::uint64_t>(std::ranges::count(lines.substr(count), '\n'));
 }
 
 /// logrotate and its like give the file another name and wait for nobody. Looking is cheaper than a signal, which has to be sent.
@@ -134,6 +146,7 @@ void RequestLog::reopen_if_moved() {
   if (fresh < 0) return;  // better the old one than none
   ::close(file_);
   file_ = fresh;
+  is_torn_ = false;
 }
 
 RequestRecord::RequestRecord(std::shared_ptr<RequestLog> log, const HttpRequest& request, std::string key)

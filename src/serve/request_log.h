@@ -1,7 +1,7 @@
 #pragma once
 // A line of JSON for each request, once all of it has ended: the reply, and what the engine made for it. docs/serving.md lists
 // the fields. Nobody who is served waits for the file: lines are written by a thread of the log's own, and dropped, and counted,
-// where it cannot keep up.
+// where it cannot keep up or the disk is full.
 
 #include "engine/engine.h"
 #include "serve/api_error.h"
@@ -43,11 +43,12 @@ class RequestLog {
 
  private:
   void run();
-  void put(std::string_view text);
+  std::uint64_t put(std::string_view lines);
   void reopen_if_moved();
 
   const RequestLogOptions options_;
   int file_ = -1;
+  bool is_torn_ = false;  // the file ends with a part of a line
   std::mutex mutex_;
   std::condition_variable came_;
   std::deque<std::string> waiting_;

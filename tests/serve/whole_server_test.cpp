@@ -11,11 +11,14 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <atomic>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -300,6 +303,39 @@ TEST(RequestLog, WhatTheFileDoesNotTakeIsDroppedAndCounted) {
   EXPECT_EQ(num_whole + num_dropped, kLines);
   EXPECT_GE(num_whole, 16);
   EXPECT_LE(num_whole, 2 * 16 + 1) << "those that are being written and those that wait";
+}
+
+/// A limit of the size of files does what a full disk does, and tells by a signal of each write that came to nothing.
+TEST(RequestLog, AFullDiskLosesLinesAndSaysHowMany) {
+  static std::atomic<int> num_refused = 0;
+  num_refused = 0;
+  const auto before = std::signal(SIGXFSZ, [](int) { ++num_refused; });
+  const std::string file = testing::TempDir() + "calandra_full_disk.log";
+  std::filesystem::remove(file);
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &limit), 0);
+  const rlimit small = {20, limit.rlim_max};
+  {
+    RequestLog log({file, false});
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+    log.write(R"({"line":1})");
+    log.write(R"({"line":"two"})");
+    const auto end = std::chrono::steady_clock::now() + 10s;
+    while (num_refused < 2 && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(1ms);
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    EXPECT_GE(num_refused, 2);  // the rest of the second line, and the end of what was written of it
+    log.write(R"({"line":3})");
+  }
+  std::signal(SIGXFSZ, before);
+  std::ifstream in(file);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  std::filesystem::remove(file);
+  ASSERT_THAT(lines, testing::SizeIs(4));
+  EXPECT_EQ(lines[0], R"({"line":1})");
+  EXPECT_EQ(lines[1], R"({"line":")");
+  EXPECT_EQ(lines[2], R"({"line":3})");
+  EXPECT_EQ(parse_json(lines[3], "log").at("dropped_lines"), 1);
 }
 
 TEST(RequestLog, AFileThatCannotBeOpenedIsNamed) {
