@@ -8,16 +8,21 @@
 namespace calandra {
 namespace {
 
+constexpr double kMostCount = 1e9;  // of one answer
+
 const Json* member(const Json& json, std::string_view key) {
   if (!json.is_object()) return nullptr;
   const auto found = json.find(key);
   return found == json.end() || found->is_null() ? nullptr : &*found;
 }
 
+/// Nothing where no count can be: figures are sums of these.
 std::optional<std::int64_t> count_in(const Json& json, std::string_view key) {
   const Json* value = member(json, key);
   if (value == nullptr || !value->is_number()) return std::nullopt;
-  return value->get<std::int64_t>();
+  const auto count = value->get<double>();
+  if (!(count >= 0 && count <= kMostCount)) return std::nullopt;
+  return static_cast<std::int64_t>(count);
 }
 
 std::string text_in(const Json& json, std::string_view key) {
@@ -29,7 +34,7 @@ std::optional<TokenUsage> usage_in(const Json& json) {
   const Json* usage = member(json, "usage");
   if (usage == nullptr) return std::nullopt;
   const auto prompt = count_in(*usage, "prompt_tokens"), output = count_in(*usage, "completion_tokens");
-  if (!prompt) return std::nullopt;
+  if (!prompt || (!output && member(*usage, "completion_tokens") != nullptr)) return std::nullopt;
   TokenUsage found = {.prompt_tokens = *prompt, .output_tokens = output.value_or(0), .cached_tokens = {}};
   if (const Json* details = member(*usage, "prompt_tokens_details")) found.cached_tokens = count_in(*details, "cached_tokens");
   return found;

@@ -129,6 +129,15 @@ TEST(StreamedAnswer, ChunksWithAPieceOfTheAnswerCountWhateverItIsCalled) {
   EXPECT_TRUE(answer.is_done());
 }
 
+/// Sums of them would be negative, or anything.
+TEST(StreamedAnswer, CountsThatCannotBeAreNone) {
+  for (const char* const count : {"9223372036854775807", "-1", "1e300", "\"7\"", "[7]"}) {
+    EXPECT_FALSE(usage_of(fmt::format(R"({{"usage": {{"prompt_tokens": {}, "completion_tokens": 1}}}})", count))) << count;
+    EXPECT_FALSE(usage_of(fmt::format(R"({{"usage": {{"prompt_tokens": 7, "completion_tokens": {}}}}})", count))) << count;
+  }
+  EXPECT_EQ(usage_of(R"({"usage": {"prompt_tokens": 7.0, "completion_tokens": null}})")->prompt_tokens, 7);
+}
+
 TEST(StreamedAnswer, CompletionsAndServersWithoutUsageOrDone) {
   const StreamedAnswer answer =
       answer_of({R"({"choices": [{"text": "a"}]})", R"({"choices": [{"text": "", "finish_reason": "length"}]})"});
