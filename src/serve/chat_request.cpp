@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 #include <map>
 #include <random>
 #include <utility>
@@ -211,7 +212,8 @@ void read_sampling(RequestFields& fields, const ServedModel& model, GenerationOp
   SamplingOptions& sampling = options.sampling;
   sampling.temperature = fields.number("temperature", 0, kMostTemperature).value_or(sampling.temperature);
   sampling.top_p = fields.number("top_p", 0, 1).value_or(sampling.top_p);
-  if (sampling.top_p == 0) fields.refuse("top_p", "a number above 0 and up to 1");
+  // 0 keeps the likeliest token alone, as does whatever is next to it.
+  if (sampling.top_p == 0) sampling.top_p = std::numeric_limits<double>::min();
   // -1 is how vLLM's clients say "off".
   sampling.top_k = static_cast<int>(std::max<std::int64_t>(0, fields.integer("top_k", -1, INT32_MAX).value_or(sampling.top_k)));
   sampling.min_p = fields.number("min_p", 0, 1).value_or(sampling.min_p);

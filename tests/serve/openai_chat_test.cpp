@@ -2,6 +2,7 @@
 
 #include "serve/openai_chat.h"
 #include "base/json.h"
+#include "engine/sampler.h"
 #include "serve/openai_stream.h"
 #include "serve/scripted_answers.h"
 #include "text/detokenizer.h"
@@ -10,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <string>
 #include <vector>
@@ -286,6 +288,18 @@ TEST(OpenAiChat, SeedsDifferUnlessTheyAreGiven) {
   EXPECT_NE(bench.answers.requests[0].options.sampling.seed, bench.answers.requests[1].options.sampling.seed);
 }
 
+TEST(OpenAiChat, ATopPOfZeroKeepsTheLikeliestTokenAlone) {
+  ApiBench bench(openai_chat);
+  Json body = hello();
+  body["top_p"] = 0;
+  ASSERT_EQ(bench.ask(body, kPath).status, 200);
+  SamplingOptions options = bench.answers.requests.front().options.sampling;
+  options.temperature = 100;
+  options.seed = 1;
+  const std::array logits{1.0F, 1.5F, 1.4F};
+  for (std::int64_t position = 0; position < 20; ++position) EXPECT_EQ(sample(logits, options, {.position = position}), 1);
+}
+
 TEST(OpenAiChat, ErrorsNameTheField) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       // What is added to the request, and the field that the error names.
@@ -304,7 +318,7 @@ TEST(OpenAiChat, ErrorsNameTheField) {
       {R"({"model": 5})", "model"},
       {R"({"temperature": "hot"})", "temperature"},
       {R"({"temperature": -1})", "temperature"},
-      {R"({"top_p": 0})", "top_p"},
+      {R"({"top_p": -0.1})", "top_p"},
       {R"({"top_p": 1.5})", "top_p"},
       {R"({"max_tokens": 0})", "max_tokens"},
       {R"({"max_tokens": 1.5})", "max_tokens"},
