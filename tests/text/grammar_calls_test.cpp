@@ -250,8 +250,8 @@ TEST(GrammarCalls, ArgumentsWithoutASchemaAreTheModelsOwn) {
 TEST(GrammarCalls, ManyHostileToolsEndSoon) {
   for (const bool must_fit : {false, true}) {
     CallRules rules;
-    for (int i = 0; i < 60; ++i) {
-      const std::string pattern = fmt::format("(a|b)*a(a|b){{{}}}", 20 + i);
+    for (int i = 0; i < 400; ++i) {
+      const std::string pattern = fmt::format("(a|b)*a(a|b){{{}}}", 20 + i % 60);
       rules.tools.push_back({fmt::format("f{}", i),
                              fmt::format(R"({{"properties":{{"x":{{"type":"string","pattern":"{}"}}}}}})", pattern), must_fit,
                              "tools"});

