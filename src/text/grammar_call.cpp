@@ -7,6 +7,8 @@
 
 #include "text/grammar_machine.h"
 
+#include <utility>
+
 namespace calandra::grammar {
 
 void Machine::begin_mark(Frame frame, SetId below, CallMark mark) {
@@ -43,6 +45,7 @@ void Machine::end_mark(const Frame& frame, SetId below, CallMark mark) {
     }
     case CallMark::CallEnd: return give_back(below, frame, kValueEnd);
     case CallMark::KeyBegin: {
+      if (frame.spec == kNone) return begin_own_arguments(frame, below);
       Frame key;
       key.kind = FrameKind::RawKey;
       key.spec = frame.spec;
@@ -94,16 +97,21 @@ void Machine::begin_arguments(const ToolSpec& tool, SetId below, std::uint8_t by
     }
   }
   if (tool.raw == kNone) return;
-  call.expect = Expect::Comma;
   call.spec = kNone;
+  call.state = tool.raw;
   call.text = 0;
+  if (byte == '\n') return begin_own_arguments(call, below);
+  // Anything else would be read as more of the name.
+  begin_mark(call, below, CallMark::KeyBegin);
+  begin_mark(call, below, CallMark::CallEnd);
+}
+
+/// Of a tool without a schema; `call.state` is its text, which ends where the call does.
+void Machine::begin_own_arguments(Frame call, SetId below) {
+  const std::uint32_t raw = std::exchange(call.state, 0);
+  call.expect = Expect::Comma;
   const Thread waiting = {call, below};
-  const SetId set = arena_.add_set({&waiting, 1});
-  if (byte == '\n') {
-    add(raw_frame(tool.raw), set);
-  } else {
-    step_raw({raw_frame(tool.raw), set}, byte);
-  }
+  add(raw_frame(raw), arena_.add_set({&waiting, 1}));
 }
 
 void Machine::step_call(const Thread& thread, std::uint8_t byte) {

@@ -33,7 +33,8 @@ struct Frame {
   Character character = Character::Whole;
   std::uint8_t left = 0;  // bytes or digits of the character that are missing; how far a gap has come; how much of a mark is read
   std::uint32_t spec = kNone;  // of the kind's table in Program; Rule: the state; Call: of objects
-  std::uint32_t state = 0;     // of the automaton; characters or items so far; Object: the value of the key; Call: the property
+  std::uint32_t state = 0;     // of the automaton; characters or items so far; Object: the value of the key;
+                               // Call: the property, or of raws before a text of the model's own
   std::uint32_t code = 0;      // the character so far; Root, Call: the mark that is being read, from 1 on
   std::uint32_t seen = 0;      // Object, Call, Key: properties seen, in the arena
   std::uint32_t text = 0;      // Key: the key so far, in the arena; Raw: of the guard; Root, Call: whether a line has ended
@@ -167,6 +168,7 @@ class Machine {
   void step_calls(const Thread& thread, std::uint8_t byte);
   void step_tool_name(const Thread& thread, std::uint8_t byte);
   void begin_arguments(const ToolSpec& tool, SetId below, std::uint8_t byte);
+  void begin_own_arguments(Frame call, SetId below);
   void step_call(const Thread& thread, std::uint8_t byte);
   bool step_mark(const Thread& thread, std::uint8_t byte);
   void begin_mark(Frame frame, SetId below, CallMark mark);

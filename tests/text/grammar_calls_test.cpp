@@ -275,6 +275,21 @@ TEST(GrammarCalls, ManyToolsAreNotTooMuch) {
   EXPECT_FALSE(takes(grammar, call("get_weather_7", {{"city", "a"}, {"days", "22"}})));
 }
 
+/// `any</arg_value>`, `any <b` and the like are no tools.
+TEST(GrammarCalls, ToolsWithoutASchemaAreCalledByTheirNames) {
+  CallRules rules;
+  for (const char* const name : {"any", "anything"}) rules.tools.push_back({name, std::nullopt, true, "tools"});
+  const auto grammar = grammar_of(rules);
+  for (const char* const after : {"\n</arg_value>", "<arg_key>a</arg_key><arg_value>1</arg_value>", ""})
+    EXPECT_TRUE(takes(grammar, fmt::format("<tool_call>any{}</tool_call>", after))) << after;
+  for (const char* const after : {"</arg_value>", "</arg_value>\n", "<b\n", "</arg_key>", "<arg_value>1</arg_value>"})
+    EXPECT_FALSE(takes(grammar, fmt::format("<tool_call>any{}</tool_call>", after))) << after;
+  for (unsigned seed = 0; seed < 50; ++seed) {
+    const std::string text = walk(grammar, seed, static_cast<int>(7 * seed % 60));
+    for (const ToolCall& made : read(text, rules).tool_calls) EXPECT_THAT(made.name, testing::AnyOf("any", "anything")) << text;
+  }
+}
+
 TEST(GrammarCalls, ErrorsNameTheToolAndThePlace) {
   const auto error = [](const char* name, const char* parameters) {
     return error_of([&] { grammar_of(rules_of({{"ok", "{}"}, {name, parameters}})); });
