@@ -75,6 +75,9 @@ std::optional<HttpResponse> Router::refusal(const HttpRequest& request) const {
   if (!equal_ignoring_case(type, route->content_type)) {
     return error_(415, fmt::format("Content-Type: expected {}, found '{}'", route->content_type, printable(type)), request.path);
   }
+  if (const auto coding = request.headers.find("Content-Encoding"); coding && !equal_ignoring_case(*coding, "identity")) {
+    return error_(415, fmt::format("Content-Encoding: expected none, found '{}'", printable(*coding)), request.path);
+  }
   return std::nullopt;
 }
 

@@ -216,6 +216,11 @@ TEST_F(RouterTest, WhatHasNoRouteIsRefusedByName) {
 TEST_F(RouterTest, ABodyMustBeThereAndOfItsType) {
   EXPECT_THAT(ask("POST", "/v1/chat", {{"Content-Type", "application/json"}}), testing::StartsWith("HTTP/1.1 411 "));
   EXPECT_THAT(ask("POST", "/v1/chat", {{"Content-Length", "2"}}), testing::StartsWith("HTTP/1.1 415 "));
+  const auto encoded = [&](const char* coding) {
+    return ask("POST", "/v1/chat", {{"Content-Length", "2"}, {"Content-Type", "application/json"}, {"Content-Encoding", coding}});
+  };
+  EXPECT_THAT(encoded("gzip"), testing::StartsWith("HTTP/1.1 415 "));
+  EXPECT_THAT(encoded("identity"), testing::Not(testing::StartsWith("HTTP/1.1 415 ")));
   for (const char* type :
        {"text/plain", "application/x-www-form-urlencoded", "application/jsonp", "text/plain; application/json"}) {
     EXPECT_THAT(ask("POST", "/v1/chat", {{"Content-Length", "2"}, {"Content-Type", type}}), testing::StartsWith("HTTP/1.1 415 "))
