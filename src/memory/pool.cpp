@@ -1,6 +1,7 @@
 #include "memory/pool.h"
 
 #include "base/error.h"
+#include "base/sort_unique.h"
 
 #include <sys/mman.h>
 
@@ -35,8 +36,13 @@ BlockPool::~BlockPool() {
   if (base_ != nullptr) ::munmap(base_, static_cast<std::size_t>(block_bytes_ * num_blocks_));
 }
 
+bool BlockPool::provide(std::int64_t blocks) {
+  if (num_free() < blocks && reclaim_) reclaim_(blocks);
+  return num_free() >= blocks;
+}
+
 std::int64_t BlockPool::take() {
-  if (free_.empty()) return -1;
+  if (!provide(1)) return -1;
   const std::int64_t block = free_.back();
   free_.pop_back();
   return block;
@@ -52,21 +58,31 @@ PagePool::PagePool(BlockPool& blocks, std::int64_t page_bytes, std::int64_t page
   const std::int64_t pages = blocks.num_blocks() * pages_per_block;
   holders_.resize(static_cast<std::size_t>(pages));
   used_in_block_.resize(static_cast<std::size_t>(blocks.num_blocks()));
+  owners_.resize(static_cast<std::size_t>(blocks.num_blocks()));
 }
 
-std::int64_t PagePool::take() {
+std::int64_t PagePool::take(Owner owner) {
   const std::int64_t block = blocks_.take();
   if (block < 0) return -1;
   ++num_blocks_;
+  owners_[static_cast<std::size_t>(block)] = owner;
   return hold(block * pages_per_block_);
 }
 
-std::int64_t PagePool::take_beside(std::int64_t neighbour) {
+std::int64_t PagePool::take_beside(std::int64_t neighbour, Owner owner) {
   const std::int64_t block = neighbour / pages_per_block_;
   if (used_in_block_[static_cast<std::size_t>(block)] == pages_per_block_) return -1;
+  Owner& filled_by = owners_[static_cast<std::size_t>(block)];
+  if (filled_by != Owner::None && filled_by != owner) return -1;
+  filled_by = owner;
   std::int64_t page = block * pages_per_block_;
   while (holders_[static_cast<std::size_t>(page)] > 0) ++page;
   return hold(page);
+}
+
+void PagePool::leave(std::int64_t page, Owner owner) {
+  Owner& filled_by = owners_[static_cast<std::size_t>(page / pages_per_block_)];
+  if (filled_by == owner) filled_by = Owner::None;
 }
 
 std::int64_t PagePool::hold(std::int64_t page) {
@@ -95,7 +111,7 @@ std::byte* PagePool::data(std::int64_t page) const {
 }
 
 bool BlockList::grow(std::int64_t count) {
-  if (pool_->num_free() < count) return false;
+  if (!pool_->provide(count)) return false;
   for (std::int64_t i = 0; i < count; ++i) blocks_.push_back(pool_->take());
   return true;
 }
@@ -105,14 +121,14 @@ void BlockList::clear() {
   blocks_.clear();
 }
 
-PageList::PageList(const PageList& other) : pool_(other.pool_), pages_(other.pages_) {
+PageList::PageList(const PageList& other) : pool_(other.pool_), owner_(pool_->new_owner()), pages_(other.pages_) {
   for (const std::int64_t page : pages_) pool_->add_holder(page);
 }
 
 bool PageList::push_fresh() {
   std::int64_t page = -1;
-  for (auto held = pages_.rbegin(); held != pages_.rend() && page < 0; ++held) page = pool_->take_beside(*held);
-  if (page < 0) page = pool_->take();
+  for (auto held = pages_.rbegin(); held != pages_.rend() && page < 0; ++held) page = pool_->take_beside(*held, owner_);
+  if (page < 0) page = pool_->take(owner_);
   if (page < 0) return false;
   pages_.push_back(page);
   return true;
@@ -124,11 +140,24 @@ bool PageList::push_copy(const PageList& other, std::int64_t i) {
   return true;
 }
 
+std::int64_t PageList::num_blocks(std::int64_t count) const {
+  std::vector<std::int64_t> blocks(pages_.begin(), pages_.begin() + count);
+  for (std::int64_t& block : blocks) block /= pool_->pages_per_block();
+  sort_unique(blocks);
+  return std::ssize(blocks);
+}
+
 void PageList::resize(std::int64_t count) {
+  if (size() <= count) return;
+  close();
   while (size() > count) {
     pool_->drop_holder(pages_.back());
     pages_.pop_back();
   }
+}
+
+void PageList::close() {
+  for (const std::int64_t page : pages_) pool_->leave(page, owner_);
 }
 
 }  // namespace calandra

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -30,6 +31,12 @@ class BlockPool {
   std::int64_t take();
   void give_back(std::int64_t block);
 
+  /// Who is asked, before the pool says that it is dry, to give blocks back until `blocks` are free.
+  using Reclaim = std::function<void(std::int64_t blocks)>;
+  void set_reclaim(Reclaim reclaim) { reclaim_ = std::move(reclaim); }
+  /// Whether that many blocks are free now, also by reclaiming.
+  bool provide(std::int64_t blocks);
+
   std::byte* data(std::int64_t block) const { return base_ + block * block_bytes_; }
   std::int64_t block_bytes() const { return block_bytes_; }
   std::int64_t num_blocks() const { return num_blocks_; }
@@ -42,6 +49,7 @@ class BlockPool {
   std::int64_t num_blocks_;
   FreedMemory freed_;
   std::vector<std::int64_t> free_;  // last one is handed out next
+  Reclaim reclaim_;
 };
 
 /// Pages of one kind, carved out of blocks.
@@ -49,16 +57,24 @@ class PagePool {
  public:
   PagePool(BlockPool& blocks, std::int64_t page_bytes, std::int64_t pages_per_block);
 
-  /// A page with one holder: the first of a fresh block, or -1 if the pool is dry.
-  std::int64_t take();
-  /// The same from the block that `neighbour` lies in, or -1 if that is full.
-  std::int64_t take_beside(std::int64_t neighbour);
+  /// Whoever takes pages: a block is filled by one of them, so that the others' growth does not scatter what it holds.
+  enum class Owner : std::uint64_t { None };
+  Owner new_owner() { return Owner{++last_owner_}; }
+
+  /// A page with one holder: the first of a fresh block, now `owner`'s, or -1 if the pool is dry.
+  std::int64_t take(Owner owner);
+  /// The same from the block that `neighbour` lies in, or -1 if that is full or another's. Nobody's becomes `owner`'s.
+  std::int64_t take_beside(std::int64_t neighbour, Owner owner);
+  /// The block that `page` lies in becomes nobody's, if it is `owner`'s.
+  void leave(std::int64_t page, Owner owner);
   void add_holder(std::int64_t page);
+  std::int64_t num_holders(std::int64_t page) const { return holders_[static_cast<std::size_t>(page)]; }
   /// The last holder frees the page; the last page frees the block.
   void drop_holder(std::int64_t page);
 
   std::byte* data(std::int64_t page) const;
   std::int64_t page_bytes() const { return page_bytes_; }
+  std::int64_t pages_per_block() const { return pages_per_block_; }
   std::int64_t num_used() const { return num_used_; }
   /// Blocks that hold at least one page.
   std::int64_t num_blocks() const { return num_blocks_; }
@@ -73,6 +89,8 @@ class PagePool {
   std::int64_t num_blocks_ = 0;
   std::vector<std::uint32_t> holders_;        // by page
   std::vector<std::uint32_t> used_in_block_;  // by block
+  std::vector<Owner> owners_;                 // by block
+  std::uint64_t last_owner_ = 0;
 };
 
 /// Blocks of a pool by what is in them.
@@ -133,15 +151,19 @@ class BlockList {
 };
 
 /// References to pages, in position order. Copying shares the pages. Fresh ones come from the blocks of those the list holds
-/// already, also where a boundary that is gone has left a hole, and from a block of its own when those are full.
+/// already, where no other list fills them, and from a block of its own when those are full.
 class PageList {
  public:
-  explicit PageList(PagePool& pool) : pool_(&pool) {}
+  explicit PageList(PagePool& pool) : pool_(&pool), owner_(pool.new_owner()) {}
   ~PageList() { resize(0); }
   PageList(const PageList& other);
-  PageList(PageList&& other) noexcept : pool_(other.pool_), pages_(std::exchange(other.pages_, {})) {}
+  PageList(PageList&& other) noexcept
+      : pool_(other.pool_),
+        owner_(std::exchange(other.owner_, other.pool_->new_owner())),
+        pages_(std::exchange(other.pages_, {})) {}
   PageList& operator=(PageList other) noexcept {
     std::swap(pool_, other.pool_);
+    std::swap(owner_, other.owner_);
     std::swap(pages_, other.pages_);
     return *this;
   }
@@ -152,11 +174,18 @@ class PageList {
   bool push_copy(const PageList& other, std::int64_t i);
   /// Drops pages from the end.
   void resize(std::int64_t count);
+  /// Takes no more: other lists may fill its blocks.
+  void close();
+  /// Blocks that the first `count` pages lie in.
+  std::int64_t num_blocks(std::int64_t count) const;
+  /// Whether nobody else holds page `i`.
+  bool alone(std::int64_t i) const { return pool_->num_holders(pages_[static_cast<std::size_t>(i)]) == 1; }
   std::int64_t size() const { return static_cast<std::int64_t>(pages_.size()); }
   std::byte* operator[](std::int64_t i) const { return pool_->data(pages_[static_cast<std::size_t>(i)]); }
 
  private:
   PagePool* pool_;
+  PagePool::Owner owner_;
   std::vector<std::int64_t> pages_;
 };
 

@@ -4,13 +4,41 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace calandra {
-Boundary::Boundary(MemoryPool& pool) : fixed_(pool.blocks()), latents_(pool.latents()), mtp_latents_(pool.mtp_latents()) {}
+namespace {
+
+/// Rows that the MTP layer's cache has at a position.
+std::int64_t mtp_rows_at(std::int64_t position) { return std::max<std::int64_t>(0, position - 1); }
+
+}  // namespace
+
+void FixedMemory::clear() {
+  for (std::int64_t i = 0; i < blocks_.size(); ++i) std::memset(blocks_[i], 0, static_cast<std::size_t>(layout_->block_bytes));
+}
+
+void FixedMemory::copy(const FixedMemory& from) {
+  for (std::int64_t i = 0; i < blocks_.size(); ++i)
+    std::memcpy(blocks_[i], from.blocks_[i], static_cast<std::size_t>(layout_->block_bytes));
+}
+
+std::span<float> FixedMemory::state(std::int64_t kda_index, std::int64_t head) {
+  const std::int64_t floats = layout_->head_dim * layout_->head_dim;
+  return {reinterpret_cast<float*>(blocks_[kda_index]) + head * floats, static_cast<std::size_t>(floats)};
+}
+
+std::byte* FixedMemory::tails(std::int64_t kda_index) {
+  const std::int64_t block = layout_->kda_layers + kda_index / layout_->tails_per_block;
+  return blocks_[block] + kda_index % layout_->tails_per_block * layout_->tail_bytes;
+}
+
+Boundary::Boundary(MemoryPool& pool)
+    : layout_(pool.layout()), fixed_(pool), latents_(pool.latents()), mtp_latents_(pool.mtp_latents()) {}
 
 SequenceMemory::SequenceMemory(MemoryPool& pool)
     : pool_(pool),
-      fixed_(pool.blocks()),
+      fixed_(pool),
       latents_(pool.latents()),
       mtp_latents_(pool.mtp_latents()),
       latent_pages_(static_cast<std::size_t>(pool.layout().mla_layers)),
@@ -18,38 +46,83 @@ SequenceMemory::SequenceMemory(MemoryPool& pool)
 
 std::unique_ptr<SequenceMemory> SequenceMemory::create(MemoryPool& pool) {
   std::unique_ptr<SequenceMemory> memory(new SequenceMemory(pool));
-  if (!memory->fixed_.grow(pool.layout().fixed_blocks())) return nullptr;
-  for (std::int64_t i = 0; i < memory->fixed_.size(); ++i) {
-    std::memset(memory->fixed_[i], 0, static_cast<std::size_t>(pool.layout().block_bytes));
-  }
+  if (!memory->fixed_.allocate()) return nullptr;
+  memory->fixed_.clear();
   return memory;
+}
+
+void Boundary::share_pages(PageList latents, PageList mtp_latents) {
+  const std::int64_t pages = ceil_div(position_, layout_.page_tokens);
+  latents_ = std::move(latents);
+  latents_.resize(std::min(latents_.size(), pages));
+  latents_.close();
+  mtp_latents_ = std::move(mtp_latents);
+  mtp_latents_.resize(std::min(mtp_latents_.size(), pages));
+  mtp_latents_.close();
+}
+
+std::int64_t Boundary::held_blocks() const {
+  return fixed_.size() + latents_.num_blocks(latents_.size()) + mtp_latents_.num_blocks(mtp_latents_.size());
+}
+
+std::int64_t Boundary::scattered_blocks() const {
+  // The whole pages are shared and lie in `held` blocks; what follows begins a block of its own in the worst case.
+  const auto beyond = [&](const PageList& pages, std::int64_t rows, std::int64_t pages_per_block) {
+    const std::int64_t whole = std::min(pages.size(), rows / layout_.page_tokens);
+    if (whole == 0) return std::int64_t{0};
+    const std::int64_t held = pages.num_blocks(whole);
+    return held - ceil_div(whole, pages_per_block) + (whole % pages_per_block == 0 ? 0 : 1);
+  };
+  return beyond(latents_, position_, layout_.pages_per_block) +
+         beyond(mtp_latents_, mtp_rows_at(position_), layout_.mtp_pages_per_block);
 }
 
 std::unique_ptr<SequenceMemory> SequenceMemory::resume(MemoryPool& pool, const Boundary& boundary, BoundaryPages pages) {
   std::unique_ptr<SequenceMemory> memory(new SequenceMemory(pool));
-  if (!memory->fixed_.grow(boundary.fixed_.size())) return nullptr;
-  for (std::int64_t i = 0; i < memory->fixed_.size(); ++i) {
-    std::memcpy(memory->fixed_[i], boundary.fixed_[i], static_cast<std::size_t>(pool.layout().block_bytes));
-  }
+  if (!memory->fixed_.allocate()) return nullptr;
+  memory->fixed_.copy(boundary.fixed_);
   memory->position_ = boundary.position_;
   memory->hidden_ = boundary.hidden_;
-  // Whole pages are shared. A page that is only partly behind the position will be written by this sequence: its own copy.
-  const std::int64_t page_tokens = pool.layout().page_tokens;
-  const auto share = [&](const PageList& from, PageList& to, std::int64_t rows, auto& pages_by_layer) {
-    const std::int64_t count = std::min(from.size(), ceil_div(rows, page_tokens));
-    const std::int64_t whole = std::min(from.size(), rows / page_tokens);
-    to = from;
-    to.resize(pages == BoundaryPages::Copied ? 0 : whole);
-    while (to.size() < count) {
-      if (!to.push_copy(from, to.size())) return false;
+  memory->latents_ = boundary.latents_;
+  memory->mtp_latents_ = boundary.mtp_latents_;
+  return memory->own_pages(pages) ? std::move(memory) : nullptr;
+}
+
+std::unique_ptr<SequenceMemory> SequenceMemory::thaw(MemoryPool& pool, std::unique_ptr<Boundary> boundary) {
+  std::unique_ptr<SequenceMemory> memory(new SequenceMemory(pool));
+  memory->position_ = boundary->position_;
+  memory->fixed_ = std::move(boundary->fixed_);
+  memory->hidden_ = std::move(boundary->hidden_);
+  memory->latents_ = std::move(boundary->latents_);
+  memory->mtp_latents_ = std::move(boundary->mtp_latents_);
+  return memory->own_pages(BoundaryPages::Shared) ? std::move(memory) : nullptr;
+}
+
+std::unique_ptr<Boundary> SequenceMemory::freeze(std::unique_ptr<SequenceMemory> memory) {
+  std::unique_ptr<Boundary> boundary(new Boundary(memory->pool_));
+  boundary->position_ = memory->position_;
+  boundary->fixed_ = std::move(memory->fixed_);
+  boundary->hidden_ = std::move(memory->hidden_);
+  boundary->share_pages(std::move(memory->latents_), std::move(memory->mtp_latents_));
+  return boundary;
+}
+
+/// Whole pages are shared. A page that is only partly behind the position will be written by this sequence: its own copy, if anybody
+/// else holds it.
+bool SequenceMemory::own_pages(BoundaryPages mode) {
+  const auto own = [&](PageList& pages, std::int64_t rows, auto& pages_by_layer) {
+    const std::int64_t count = std::min(pages.size(), ceil_div(rows, layout().page_tokens));
+    std::int64_t kept = mode == BoundaryPages::Copied ? 0 : std::min(count, rows / layout().page_tokens);
+    if (kept == count - 1 && pages.alone(kept)) kept = count;
+    const PageList from = pages;
+    pages.resize(kept);
+    while (pages.size() < count) {
+      if (!pages.push_copy(from, pages.size())) return false;
     }
-    for (std::int64_t page = 0; page < to.size(); ++page) memory->index_page(to, page, pages_by_layer);
+    for (std::int64_t page = 0; page < pages.size(); ++page) index_page(pages, page, pages_by_layer);
     return true;
   };
-  if (!share(boundary.latents_, memory->latents_, boundary.position_, memory->latent_pages_)) return nullptr;
-  const std::int64_t mtp_rows = std::max<std::int64_t>(0, boundary.position_ - 1);
-  if (!share(boundary.mtp_latents_, memory->mtp_latents_, mtp_rows, memory->mtp_pages_)) return nullptr;
-  return memory;
+  return own(latents_, position_, latent_pages_) && own(mtp_latents_, mtp_rows_at(position_), mtp_pages_);
 }
 
 void SequenceMemory::index_page(const PageList& pages, std::int64_t page,
@@ -84,29 +157,20 @@ bool SequenceMemory::reserve(std::int64_t end) {
   return false;
 }
 
-std::unique_ptr<Boundary> SequenceMemory::snapshot() const {
+std::unique_ptr<Boundary> SequenceMemory::boundary_ahead(std::int64_t position) const {
   std::unique_ptr<Boundary> boundary(new Boundary(pool_));
-  if (!boundary->fixed_.grow(fixed_.size())) return nullptr;
-  for (std::int64_t i = 0; i < fixed_.size(); ++i) {
-    std::memcpy(boundary->fixed_[i], fixed_[i], static_cast<std::size_t>(layout().block_bytes));
-  }
-  boundary->position_ = position_;
-  boundary->hidden_ = hidden_;
-  boundary->latents_ = latents_;
-  boundary->latents_.resize(std::min(latents_.size(), ceil_div(position_, layout().page_tokens)));
-  boundary->mtp_latents_ = mtp_latents_;
-  boundary->mtp_latents_.resize(std::min(mtp_latents_.size(), ceil_div(position_, layout().page_tokens)));
+  if (!boundary->fixed_.allocate()) return nullptr;
+  boundary->position_ = position;
+  boundary->share_pages(latents_, mtp_latents_);
   return boundary;
 }
 
-std::span<float> SequenceMemory::state(std::int64_t kda_index, std::int64_t head) {
-  const std::int64_t floats = layout().head_dim * layout().head_dim;
-  return {reinterpret_cast<float*>(fixed_[kda_index]) + head * floats, static_cast<std::size_t>(floats)};
-}
-
-std::byte* SequenceMemory::tails(std::int64_t kda_index) {
-  const std::int64_t block = layout().kda_layers + kda_index / layout().tails_per_block;
-  return fixed_[block] + kda_index % layout().tails_per_block * layout().tail_bytes;
+std::unique_ptr<Boundary> SequenceMemory::snapshot() const {
+  std::unique_ptr<Boundary> boundary = boundary_ahead(position_);
+  if (!boundary) return nullptr;
+  boundary->fixed_.copy(fixed_);
+  boundary->hidden_ = hidden_;
+  return boundary;
 }
 
 LatentCache SequenceMemory::cache(std::vector<std::vector<std::byte*>>& pages_by_layer, std::size_t layer) const {

@@ -14,17 +14,53 @@ namespace calandra {
 
 class SequenceMemory;
 
+/// What does not grow with a sequence: KDA states, then convolution tails.
+class FixedMemory {
+ public:
+  explicit FixedMemory(MemoryPool& pool) : layout_(&pool.layout()), blocks_(pool.blocks()) {}
+
+  std::int64_t size() const { return blocks_.size(); }  // blocks
+  /// Takes the blocks; false if the pool has too few.
+  bool allocate() { return blocks_.grow(layout_->fixed_blocks()); }
+  void clear();
+  void copy(const FixedMemory& from);
+
+  /// State of one head, [D, D], rows are key channels.
+  std::span<float> state(std::int64_t kda_index, std::int64_t head);
+  /// Last three inputs of the convolutions: [3 streams][3 inputs, oldest first][P] values of the cache's type.
+  std::byte* tails(std::int64_t kda_index);
+
+ private:
+  const MemoryLayout* layout_;
+  BlockList blocks_;
+};
+
 /// An immutable copy of a sequence at one position: the only thing to resume from. States and tails are copied, latent
 /// pages are shared with the sequence: it only ever writes rows at its own position and later.
 class Boundary {
  public:
   std::int64_t position() const { return position_; }
 
+  /// Blocks that it holds, also where others share them.
+  std::int64_t held_blocks() const;
+  /// Blocks that a sequence may hold at most beyond MemoryLayout::sequence_blocks() if it resumes here: its pages lie where those of
+  /// several sequences were made.
+  std::int64_t scattered_blocks() const;
+
+  // ---- For the forward pass that goes by, as those of SequenceMemory.
+  std::span<float> state(std::int64_t kda_index, std::int64_t head) { return fixed_.state(kda_index, head); }
+  std::byte* tails(std::int64_t kda_index) { return fixed_.tails(kda_index); }
+  void set_hidden(std::span<const float> hidden) { hidden_.assign(hidden.begin(), hidden.end()); }
+
  private:
   friend class SequenceMemory;
   explicit Boundary(MemoryPool& pool);
+  /// The pages up to the position.
+  void share_pages(PageList latents, PageList mtp_latents);
+
+  const MemoryLayout& layout_;
   std::int64_t position_ = 0;
-  BlockList fixed_;  // states, then tails
+  FixedMemory fixed_;
   PageList latents_;
   PageList mtp_latents_;
   std::vector<float> hidden_;  // [h] final-norm row of token n - 1; empty at position 0
@@ -64,13 +100,17 @@ class SequenceMemory {
 
   /// A copy of this moment; nothing if the pool is dry.
   std::unique_ptr<Boundary> snapshot() const;
+  /// The sequence as a boundary at its position, for whoever goes on from here. Copies nothing.
+  static std::unique_ptr<Boundary> freeze(std::unique_ptr<SequenceMemory> memory);
+  /// What resume() makes, of a boundary that nobody needs any more: takes no block but for a page that others share.
+  static std::unique_ptr<SequenceMemory> thaw(MemoryPool& pool, std::unique_ptr<Boundary> boundary);
+  /// The copy of a moment to come, at `position`, up to which there is room: the pass that goes by fills it. Nothing if the pool is dry.
+  std::unique_ptr<Boundary> boundary_ahead(std::int64_t position) const;
 
   // ---- For the forward pass. `kda_index` and `mla_index` count layers of their own kind.
 
-  /// State of one head, [D, D], rows are key channels.
-  std::span<float> state(std::int64_t kda_index, std::int64_t head);
-  /// Last three inputs of the convolutions: [3 streams][3 inputs, oldest first][P] values of the cache's type.
-  std::byte* tails(std::int64_t kda_index);
+  std::span<float> state(std::int64_t kda_index, std::int64_t head) { return fixed_.state(kda_index, head); }
+  std::byte* tails(std::int64_t kda_index) { return fixed_.tails(kda_index); }
   /// Rows of main layer `mla_index`, or of the MTP layer. Valid until the next reserve().
   LatentCache latents(std::int64_t mla_index);
   LatentCache mtp_latents();
@@ -81,13 +121,14 @@ class SequenceMemory {
 
  private:
   explicit SequenceMemory(MemoryPool& pool);
+  bool own_pages(BoundaryPages mode);
   LatentCache cache(std::vector<std::vector<std::byte*>>& pages_by_layer, std::size_t layer) const;
   bool grow(PageList& pages, std::int64_t count, std::vector<std::vector<std::byte*>>& pages_by_layer);
   void index_page(const PageList& pages, std::int64_t page, std::vector<std::vector<std::byte*>>& pages_by_layer) const;
 
   MemoryPool& pool_;
   std::int64_t position_ = 0;
-  BlockList fixed_;
+  FixedMemory fixed_;
   PageList latents_;
   PageList mtp_latents_;
   std::vector<float> hidden_;

@@ -28,6 +28,13 @@ void ForwardPass::check(std::span<const Slice> slices) const {
     for (const std::int32_t token : slices[s].tokens) {
       if (token < 0 || token >= config_.vocab) fail("token id {}: expected 0 to {}", token, config_.vocab - 1);
     }
+    std::int64_t after = slices[s].memory->position();
+    const std::int64_t end = after + std::ssize(slices[s].tokens);
+    for (const Boundary* boundary : slices[s].boundaries) {
+      if (boundary->position() <= after || boundary->position() > end)
+        fail("batch: a boundary at {} in slice {}, expected {} to {}", boundary->position(), s, after + 1, end);
+      after = boundary->position();
+    }
     for (std::size_t other = 0; other < s; ++other) {
       if (slices[other].memory == slices[s].memory) fail("batch: one sequence in slices {} and {}", other, s);
     }
@@ -52,7 +59,7 @@ std::span<const ForwardPass::Segment> ForwardPass::segments_of(std::span<const S
   segments.clear();
   std::int64_t row = 0;
   for (const Slice& slice : slices) {
-    segments.push_back({slice.memory, slice.memory->position(), row, std::ssize(slice.tokens)});
+    segments.push_back({slice.memory, slice.memory->position(), row, std::ssize(slice.tokens), slice.boundaries});
     row = segments.back().end_row();
   }
   return segments;
@@ -90,6 +97,8 @@ ConstRows ForwardPass::run(std::span<const Slice> slices, Observer* observer) {
   norm_rows(x, weights_.final_norm, hidden, Outputs::Exact);
   if (with_mtp_) fill_mtp(segments, slices, hidden, observer);
   for (const Segment& segment : segments) {
+    for (Boundary* boundary : segment.boundaries)
+      boundary->set_hidden(span_of(ConstRows(hidden), segment.row_of(boundary->position() - 1)));
     segment.memory->advance(segment.rows, span_of(ConstRows(hidden), segment.end_row() - 1));
   }
   return hidden;

@@ -19,6 +19,9 @@ namespace calandra {
 struct Slice {
   SequenceMemory* memory = nullptr;
   std::span<const std::int32_t> tokens;
+  /// To be filled as the pass goes by: boundaries ahead of the memory's position, the last one at the end of the tokens at most, in
+  /// ascending order.
+  std::span<Boundary* const> boundaries = {};
 };
 
 /// Sees intermediate values as they are made, for `trace` and tests. Rows are in slice order.

@@ -4,6 +4,7 @@
 #include "model/profile.h"
 #include "model/workspace.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <optional>
@@ -57,17 +58,24 @@ void ForwardPass::kda(const KdaWeights& w, std::int64_t kda_index, Rows normed, 
         const auto s = static_cast<std::size_t>(stream);
         const Rows before = history.slice((task / heads * kStreams + stream) * kHistory, kHistory);
         const ConstRows x = inputs[s].slice(segment.first_row, segment.rows);
-        const auto tail = [&](std::int64_t i) {
-          return segment.memory->tails(kda_index) + cache_row_bytes(type, (stream * kHistory + i) * width + begin);
+        const auto tail = [&](std::byte* tails, std::int64_t i) {
+          return tails + cache_row_bytes(type, (stream * kHistory + i) * width + begin);
         };
-        for (std::int64_t i = 0; i < kHistory; ++i) kernels.load_cache(tail(i), type, {before.row(i) + begin, channels});
+        std::byte* const tails = segment.memory->tails(kda_index);
+        for (std::int64_t i = 0; i < kHistory; ++i) kernels.load_cache(tail(tails, i), type, {before.row(i) + begin, channels});
         kernels.short_conv(x, {taps[s]->data(), config_.conv_taps, width, width}, before,
                            outputs[s].slice(segment.first_row, segment.rows), begin, end);
-        for (std::int64_t i = 0; i < kHistory; ++i) {
-          const std::int64_t t = segment.rows - kHistory + i;  // negative: still an input from before
-          const float* input = t >= 0 ? x.row(t) : before.row(t + kHistory);
-          kernels.store_cache({input + begin, channels}, type, tail(i));
-        }
+        // The inputs that the token after `count` of the segment looks back on.
+        const auto keep = [&](std::int64_t count, std::byte* into) {
+          for (std::int64_t i = 0; i < kHistory; ++i) {
+            const std::int64_t t = count - kHistory + i;  // negative: still an input from before
+            const float* input = t >= 0 ? x.row(t) : before.row(t + kHistory);
+            kernels.store_cache({input + begin, channels}, type, tail(into, i));
+          }
+        };
+        for (Boundary* boundary : segment.boundaries)
+          keep(boundary->position() - segment.first_position, boundary->tails(kda_index));
+        keep(segment.rows, tails);
       }
       for (std::int64_t r = segment.first_row; r < segment.end_row(); ++r) {
         const std::span q_head{conv_q.row(r) + begin, channels}, k_head{conv_k.row(r) + begin, channels};
@@ -80,19 +88,29 @@ void ForwardPass::kda(const KdaWeights& w, std::int64_t kda_index, Rows normed, 
                           w.decay_rate[static_cast<std::size_t>(head)], config_.bounded_gate, config_.gate_lower_bound,
                           decay_head);
       }
-      KdaSteps steps;
-      steps.tokens = segment.rows;
-      steps.key_dim = steps.value_dim = dim;
-      steps.q = conv_q.row(segment.first_row) + begin;
-      steps.k = conv_k.row(segment.first_row) + begin;
-      steps.decay = decay.row(segment.first_row) + begin;
-      steps.v = conv_v.row(segment.first_row) + begin;
-      steps.stride = width;
-      steps.beta = beta.row(segment.first_row) + head;
-      steps.beta_stride = heads;
-      steps.o = kda_out.row(segment.first_row) + begin;
-      steps.o_stride = width;
-      kernels.kda_recurrence(steps, segment.memory->state(kda_index, head).data(), 0, dim);
+      const std::span<float> state = segment.memory->state(kda_index, head);
+      std::int64_t row = segment.first_row;
+      const auto recur_to = [&](std::int64_t end_row) {
+        KdaSteps steps;
+        steps.tokens = end_row - row;
+        steps.key_dim = steps.value_dim = dim;
+        steps.q = conv_q.row(row) + begin;
+        steps.k = conv_k.row(row) + begin;
+        steps.decay = decay.row(row) + begin;
+        steps.v = conv_v.row(row) + begin;
+        steps.stride = width;
+        steps.beta = beta.row(row) + head;
+        steps.beta_stride = heads;
+        steps.o = kda_out.row(row) + begin;
+        steps.o_stride = width;
+        kernels.kda_recurrence(steps, state.data(), 0, dim);
+        row = end_row;
+      };
+      for (Boundary* boundary : segment.boundaries) {
+        recur_to(segment.row_of(boundary->position()));
+        std::ranges::copy(state, boundary->state(kda_index, head).begin());
+      }
+      if (row < segment.end_row()) recur_to(segment.end_row());
       for (std::int64_t r = segment.first_row; r < segment.end_row(); ++r) {
         const std::span o{kda_out.row(r) + begin, channels};
         kernels.gated_rms_norm(o, w.out_norm, {gate.row(r) + begin, channels}, config_.norm_eps, o);

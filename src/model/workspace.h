@@ -29,9 +29,11 @@ struct ForwardPass::Segment {
   std::int64_t first_position = 0;
   std::int64_t first_row = 0;
   std::int64_t rows = 0;
+  std::span<Boundary* const> boundaries = {};
 
   std::int64_t end_row() const { return first_row + rows; }
   std::int64_t position_of(std::int64_t row) const { return first_position + row - first_row; }
+  std::int64_t row_of(std::int64_t position) const { return first_row + position - first_position; }
 };
 
 /// Consecutive rows of a segment that one task of the attention takes, at most kAttentionRows.

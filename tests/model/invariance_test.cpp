@@ -156,6 +156,60 @@ TEST_P(Promise, ResumeFromABoundaryAtEveryPosition) {
   }
 }
 
+TEST_P(Promise, BoundariesFilledByAPassGoingByAreThoseOfAStop) {
+  TestModel model = make();
+  const auto tokens = model.random_tokens(length(36), 8);
+  const Outcome whole = run_cut(model, tokens, {});
+  const auto end = static_cast<std::int64_t>(tokens.size());
+  const auto pool = model.pool(6, end);
+  const auto memory = SequenceMemory::create(*pool);
+  ASSERT_TRUE(memory->reserve(end));
+  // The first ones within the reach of the convolutions, the last at the end of its pass.
+  std::vector<std::unique_ptr<Boundary>> boundaries;
+  std::vector<float> passed;
+  const auto pass_by = [&](std::int64_t until, std::initializer_list<std::int64_t> positions) {
+    std::vector<Boundary*> ahead;
+    for (const std::int64_t position : positions) {
+      boundaries.push_back(memory->boundary_ahead(position));
+      ASSERT_TRUE(boundaries.back());
+      ahead.push_back(boundaries.back().get());
+    }
+    const auto begin = static_cast<std::size_t>(memory->position());
+    const Slice slice{memory.get(), std::span(tokens).subspan(begin, static_cast<std::size_t>(until) - begin), ahead};
+    const ConstRows rows = model.pass().run(std::span(&slice, 1));
+    passed.insert(passed.end(), rows.data, rows.data + rows.rows * rows.cols);
+  };
+  pass_by(end / 2, {1, 2, end / 2});
+  pass_by(end, {end / 2 + 1, end - 1});
+  const std::int64_t h = model.config().hidden;
+  for (const auto& boundary : boundaries) {
+    const auto at = static_cast<std::size_t>(boundary->position());
+    const auto resumed = SequenceMemory::resume(*pool, *boundary);
+    ASSERT_TRUE(resumed);
+    expect_same_bits(model.contents(*resumed), run_cut(model, std::span(tokens).first(at), {}).memory,
+                     fmt::format("memory at {}", at));
+    Outcome run;
+    run.hidden.assign(passed.begin(), passed.begin() + static_cast<std::ptrdiff_t>(at) * h);
+    model.feed(*resumed, std::span(tokens).subspan(at), run.hidden);
+    run.memory = model.contents(*resumed);
+    expect_same(run, whole, model, fmt::format("resumed at {}", at));
+  }
+}
+
+TEST_P(Promise, BoundariesOutsideTheSliceAreRefused) {
+  TestModel model = make();
+  const auto tokens = model.random_tokens(4, 9);
+  const auto pool = model.pool(3, 8);
+  const auto memory = SequenceMemory::create(*pool);
+  ASSERT_TRUE(memory->reserve(8));
+  const auto beyond = memory->boundary_ahead(5), within = memory->boundary_ahead(3);
+  for (const std::vector<Boundary*>& boundaries : {std::vector{beyond.get()}, {within.get(), within.get()}}) {
+    const Slice slice{memory.get(), tokens, boundaries};
+    EXPECT_THROW(model.pass().run(std::span(&slice, 1)), Error);
+  }
+  EXPECT_EQ(memory->position(), 0);
+}
+
 TEST_P(Promise, MemoryOfEarlierSequencesLeavesNoTrace) {
   TestModel model = make();
   const auto tokens = model.random_tokens(length(30), 5);
