@@ -7,17 +7,27 @@
 
 namespace calandra {
 
+/// What a request finds when it is admitted.
+struct Resumption {
+  /// Tokens that need not be computed: the position of the deepest boundary stored that is a prefix, from 0 to one less than the
+  /// request's, since the last one's logits are wanted.
+  std::int64_t tokens = 0;
+  /// Blocks that the sequence may hold beyond what its length says, as long as it runs: shared pages lie scattered.
+  std::int64_t more_blocks = 0;
+  /// Blocks of the boundary, which must live until the step that admits the request has made its memory.
+  std::int64_t held_blocks = 0;
+};
+
 class Prefixes {
  public:
   virtual ~Prefixes() = default;
 
-  /// How many of the first `tokens` tokens of a request need not be computed: the position of the deepest boundary stored
-  /// that is a prefix of them, from 0 to tokens - 1, since the last one's logits are wanted. Asked once an admission; the
-  /// boundary must live until the step that admits it has made its memory.
+  /// Asked once an admission of a request of `tokens` tokens. `more_blocks` and `held_blocks` together must not be more than
+  /// `spare_blocks`, which nobody has at the moment.
   ///
-  /// The scheduler counts a resumed sequence as if it shared nothing. A store keeps its boundaries in what that leaves of
+  /// Beyond that the scheduler counts a resumed sequence as if it shared nothing. A store keeps its boundaries in what that leaves of
   /// the pool, and gives blocks back when a step needs them.
-  virtual std::int64_t resumable_tokens(RequestId id, std::int64_t tokens) = 0;
+  virtual Resumption resume(RequestId id, std::int64_t tokens, std::int64_t spare_blocks) = 0;
 };
 
 }  // namespace calandra

@@ -109,6 +109,7 @@ const ScheduledStep& Scheduler::next_step(Instant now) {
   step_.preempted.clear();
   step_.admitted.clear();
   step_.slices.clear();
+  held_blocks_ = 0;
   expire();
   make_way();
   decode_rows_ = schedule_decodes();
@@ -142,7 +143,7 @@ void Scheduler::make_way() {
   std::int64_t slots = 0, blocks = 0;
   for (auto lower = running_.rbegin(); lower != running_.rend() && lower->first.first > head->request.priority; ++lower) {
     ++slots;
-    blocks += layout_.sequence_blocks(lower->second->room);
+    blocks += blocks_of(*lower->second);
   }
   if (!fits(*head, slots, blocks)) return;
   while (!fits(*head)) preempt(*running_.rbegin()->second);
@@ -222,7 +223,7 @@ std::int64_t Scheduler::room_to_admit(const Sequence& s) const {
 
 bool Scheduler::fits(const Sequence& s, std::int64_t more_slots, std::int64_t more_blocks) const {
   return std::ssize(running_) - more_slots < limits_.max_running &&
-         layout_.sequence_blocks(room_to_admit(s)) <= pool_blocks_ - used_blocks_ + more_blocks;
+         layout_.sequence_blocks(room_to_admit(s)) <= spare_blocks() + more_blocks;
 }
 
 void Scheduler::admit(Sequence& s) {
@@ -236,9 +237,16 @@ void Scheduler::admit(Sequence& s) {
   s.room = room_to_admit(s);
   used_blocks_ += layout_.sequence_blocks(s.room);
   running_.emplace(rank(s), &s);
-  s.position = prefixes_ == nullptr ? 0 : prefixes_->resumable_tokens(s.id, s.known);
-  if (s.position < 0 || s.position >= s.known)
-    fail("prefixes: request {} resumes at {}, expected 0 to {}", static_cast<std::uint64_t>(s.id), s.position, s.known - 1);
+  const Resumption found = prefixes_ == nullptr ? Resumption{} : prefixes_->resume(s.id, s.known, spare_blocks());
+  if (found.tokens < 0 || found.tokens >= s.known)
+    fail("prefixes: request {} resumes at {}, expected 0 to {}", static_cast<std::uint64_t>(s.id), found.tokens, s.known - 1);
+  if (found.more_blocks < 0 || found.held_blocks < 0 || found.more_blocks + found.held_blocks > spare_blocks())
+    fail("prefixes: request {} takes {} blocks and holds {}, expected at most {}", static_cast<std::uint64_t>(s.id),
+         found.more_blocks, found.held_blocks, spare_blocks());
+  s.position = found.tokens;
+  s.more_blocks = found.more_blocks;
+  used_blocks_ += found.more_blocks;
+  held_blocks_ += found.held_blocks;
   s.reached = std::max(s.reached, s.position);
   ++counters_.admissions;
   counters_.resumed_tokens += s.position;
@@ -249,7 +257,7 @@ void Scheduler::admit(Sequence& s) {
 bool Scheduler::grow(Sequence& s, std::int64_t room) {
   if (room <= s.room) return true;
   const std::int64_t more = layout_.sequence_blocks(room) - layout_.sequence_blocks(s.room);
-  while (more > pool_blocks_ - used_blocks_) {
+  while (more > spare_blocks()) {
     Sequence& last = *running_.rbegin()->second;
     preempt(last);
     if (&last == &s) return false;
@@ -271,7 +279,8 @@ void Scheduler::preempt(Sequence& s) {
 }
 
 void Scheduler::stop(Sequence& s) {
-  used_blocks_ -= layout_.sequence_blocks(s.room);
+  used_blocks_ -= blocks_of(s);
+  s.more_blocks = 0;
   running_.erase(rank(s));
 }
 

@@ -84,10 +84,11 @@ class Scheduler {
     Request request;
     FairQueue::Client* client = nullptr;
     State state = State::Waiting;
-    std::int64_t known = 0;     // prompt and appended tokens
-    std::int64_t position = 0;  // while running: computed
-    std::int64_t room = 0;      // while running: positions that have memory
-    std::int64_t reached = 0;   // the largest position so far: what its client has paid for
+    std::int64_t known = 0;        // prompt and appended tokens
+    std::int64_t position = 0;     // while running: computed
+    std::int64_t room = 0;         // while running: positions that have memory
+    std::int64_t more_blocks = 0;  // while running: Resumption::more_blocks
+    std::int64_t reached = 0;      // the largest position so far: what its client has paid for
     Instant waits_since{};
 
     bool running() const { return state == State::Running; }
@@ -116,6 +117,8 @@ class Scheduler {
 
   // What moves blocks.
   std::int64_t room_to_admit(const Sequence& s) const;
+  std::int64_t blocks_of(const Sequence& s) const { return layout_.sequence_blocks(s.room) + s.more_blocks; }
+  std::int64_t spare_blocks() const { return pool_blocks_ - used_blocks_ - held_blocks_; }
   bool fits(const Sequence& s, std::int64_t more_slots = 0, std::int64_t more_blocks = 0) const;
   void admit(Sequence& s);
   bool grow(Sequence& s, std::int64_t room);
@@ -139,6 +142,7 @@ class Scheduler {
   std::map<Rank, Sequence*> running_;
   std::set<std::pair<Instant, RequestId>> deadlines_;
   std::int64_t used_blocks_ = 0;
+  std::int64_t held_blocks_ = 0;  // during one step: of the boundaries it resumes from
   ScheduledStep step_;
   bool under_way_ = false;
   std::vector<std::pair<Turn, Sequence*>> prefills_;  // of one step

@@ -175,11 +175,14 @@ TEST(Scheduler, ADryPoolPreemptsTheYoungestWhichGoesOnBeforeAllOthers) {
 /// Knows the first half of everything.
 class HalfPrefixes : public Prefixes {
  public:
-  std::int64_t resumable_tokens(RequestId id, std::int64_t tokens) override {
+  Resumption resume(RequestId id, std::int64_t tokens, std::int64_t spare_blocks) override {
     asked.emplace_back(id, tokens);
-    return tokens / 2;
+    spare.push_back(spare_blocks);
+    return {tokens / 2, more_blocks, held_blocks};
   }
+  std::int64_t more_blocks = 0, held_blocks = 0;
   std::vector<std::pair<RequestId, std::int64_t>> asked;
+  std::vector<std::int64_t> spare;
 };
 
 TEST(Scheduler, WhatIsStoredIsNotComputedAndNotPaidFor) {
@@ -196,16 +199,42 @@ TEST(Scheduler, WhatIsStoredIsNotComputedAndNotPaidFor) {
   EXPECT_EQ(runner.complaint(), "");
 }
 
+TEST(Scheduler, BlocksOfAStoreAreCountedWhileItNeedsThem) {
+  const MemoryLayout layout = small_layout(true);
+  HalfPrefixes prefixes;
+  prefixes.more_blocks = 2;
+  prefixes.held_blocks = 5;
+  Runner runner(layout, kPlenty, {}, &prefixes);
+  const RequestId a = runner.take(request_of(300, 2)), b = runner.take(request_of(100, 2));
+  const std::int64_t of_a = layout.sequence_blocks(301), of_b = layout.sequence_blocks(101);
+  runner.step({});
+  EXPECT_THAT(prefixes.asked, ElementsAre(std::pair(a, 300), std::pair(b, 100)));
+  EXPECT_THAT(prefixes.spare, ElementsAre(kPlenty - of_a, kPlenty - of_a - 7 - of_b));
+  EXPECT_EQ(runner.scheduler().statistics().blocks_used, of_a + 2 + of_b + 2);
+  for (const RequestId id : {a, b}) EXPECT_TRUE(runner.scheduler().cancel(id));
+  EXPECT_EQ(runner.scheduler().statistics().blocks_used, 0);
+}
+
 class WrongPrefixes : public Prefixes {
  public:
-  std::int64_t resumable_tokens(RequestId, std::int64_t tokens) override { return tokens; }
+  explicit WrongPrefixes(Resumption answer) : answer_(answer) {}
+  Resumption resume(RequestId, std::int64_t, std::int64_t) override { return answer_; }
+
+ private:
+  Resumption answer_;
 };
 
-TEST(Scheduler, AStoreMustLeaveTheLastTokenToCompute) {
-  WrongPrefixes prefixes;
-  Scheduler scheduler(small_layout(true), kPlenty, {}, &prefixes);
-  (void)scheduler.submit(request_of(300, 2));
-  EXPECT_THAT(error_of([&] { scheduler.next_step({}); }), HasSubstr("resumes at 300, expected 0 to 299"));
+TEST(Scheduler, AStoreMustLeaveTheLastTokenToComputeAndTakeOnlyWhatIsSpare) {
+  const auto complaint = [](Resumption answer) {
+    WrongPrefixes prefixes(answer);
+    Scheduler scheduler(small_layout(true), kPlenty, {}, &prefixes);
+    (void)scheduler.submit(request_of(300, 2));
+    return error_of([&] { scheduler.next_step({}); });
+  };
+  EXPECT_THAT(complaint({300, 0, 0}), HasSubstr("resumes at 300, expected 0 to 299"));
+  const std::int64_t spare = kPlenty - small_layout(true).sequence_blocks(301);
+  EXPECT_THAT(complaint({10, 1, spare}), HasSubstr(fmt::format("expected at most {}", spare)));
+  EXPECT_EQ(complaint({10, 1, spare - 1}), "");
 }
 
 TEST(Scheduler, ADeadlineEndsARequestWhereverItIs) {
