@@ -88,7 +88,9 @@ struct ServeArguments {
   std::int64_t max_connections = 10'000;
 
   ScheduleLimits limits;
-  std::int64_t pool_bytes = 0;               // 0: what default_pool_bytes() says
+  std::int64_t pool_bytes = 0;  // 0: what default_pool_bytes() says
+  bool prefix_cache = true;
+  bool isolates_keys = true;                 // the prefixes of one API key's requests from another's
   std::optional<double> time_limit_seconds;  // of a request, from its submission to its end
   double drain_seconds = 30;                 // for what is under way when the server is told to end
 

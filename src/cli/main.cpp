@@ -492,6 +492,14 @@ Exit codes: 0 after such an end; else as for run.)");
     add_size(command, "--pool", a.pool_bytes, "Memory for the states and caches of all answers, as in 8GiB")
         ->default_str("half of what is free")
         ->group("Scheduling");
+    add_words<bool>(command, "--prefix-cache", a.prefix_cache, {{"on", true}, {"off", false}},
+                    "Keep what prompts and answers have computed, in memory that nobody needs, for requests that begin alike")
+        ->default_str("on")
+        ->group("Scheduling");
+    add_words<bool>(command, "--cache-isolation", a.isolates_keys, {{"key", true}, {"none", false}},
+                    "Who finds what others' requests have computed: nobody with another key, or everyone")
+        ->default_str("key")
+        ->group("Scheduling");
     command
         .add_option(
             "--log-requests", a.request_log,

@@ -66,6 +66,7 @@ ServerOptions server_options(const ServeArguments& arguments) {
   options.http.max_connections = static_cast<int>(arguments.max_connections);
   options.http.cors_origins = arguments.cors_origins;
   options.api_keys = arguments.api_keys;
+  options.isolates_keys = arguments.isolates_keys;
   // From the environment, since anyone on the machine can read a command line.
   if (const char* key = std::getenv("CALANDRA_API_KEY"); key != nullptr && *key != '\0') options.api_keys.emplace_back(key);
   if (arguments.time_limit_seconds) options.time_limit = nanoseconds_of(*arguments.time_limit_seconds);
@@ -123,6 +124,7 @@ int serve_command(const ServeArguments& arguments) {
   EngineOptions engine_options;
   engine_options.limits = arguments.limits;
   engine_options.pool_bytes = arguments.pool_bytes;
+  engine_options.prefix_cache = arguments.prefix_cache;
   const auto metrics = std::make_shared<Metrics>(CALANDRA_VERSION);
   Engine engine(*model, engine_options, metrics);
   EngineAnswers service(engine);

@@ -1,6 +1,8 @@
 #include "engine/engine.h"
 
 #include "base/error.h"
+#include "cache/boundary_plan.h"
+#include "engine/generate.h"
 #include "engine/session.h"
 #include "plan/available_memory.h"
 #include "schedule/scheduler.h"
@@ -47,21 +49,24 @@ std::int64_t default_pool_bytes(const Model& model, const EngineOptions& options
   return std::clamp(available_memory_bytes() / 2, sequence, options.limits.max_running * sequence);
 }
 
-class Engine::Runner {
+class Engine::Runner : private Prefixes {
  public:
   Runner(Model& model, const EngineOptions& options, std::shared_ptr<StepListener> steps)
       : model_(model),
         steps_(std::move(steps)),
         context_(checked_context(model, options.context)),
         pool_(model.layout(), pool_blocks_of(model, options), options.freed),
-        scheduler_(model.layout(), pool_.blocks().num_blocks(), options.limits) {
+        cache_(pool_),
+        caching_(options.prefix_cache),
+        message_ends_(stop_ids_of(model)),
+        scheduler_(model.layout(), pool_.blocks().num_blocks(), options.limits, this) {
     statistics_.context = context_;
     statistics_.block_bytes = model.layout().block_bytes;
     statistics_.pool = pool_.use();
     thread_ = std::thread([this] { run(); });
   }
 
-  ~Runner() {
+  ~Runner() override {
     {
       const std::lock_guard lock(mutex_);
       draining_ = stopping_ = true;
@@ -154,6 +159,9 @@ class Engine::Runner {
     AnswerBuilder builder;
     std::vector<std::int32_t> tokens;  // of the prompt, and made
     std::unique_ptr<SequenceMemory> memory;
+    bool spoilt = false;                 // a pass ended in the middle: what is in memory is of no position
+    PrefixCache<TokenKey>::Claim claim;  // from its admission until there is memory
+    std::vector<PlannedBoundary> plan;   // those that are ahead, ascending
     std::vector<LogprobEntry> prompt_logprobs;
     Instant submitted;
     std::optional<Instant> admitted;
@@ -182,6 +190,19 @@ class Engine::Runner {
   }
 
   // ---- Under the lock.
+
+  /// Of Prefixes.
+  Resumption resume(RequestId id, std::int64_t tokens, std::int64_t spare_blocks) override {
+    Answer& answer = *find(id);
+    answer.claim = {};
+    // Rows of a prompt that are to be scored have to be computed.
+    if (caching_ && !answer.request.options.prompt_logprobs) {
+      answer.claim =
+          cache_.claim(answer.request.cache_space, TokenKey(std::span(answer.tokens).first(static_cast<std::size_t>(tokens))),
+                       tokens - 1, spare_blocks);
+    }
+    return {answer.claim.position(), answer.claim.more_blocks(), answer.claim.held_blocks()};
+  }
 
   /// The answer has no part in what the scheduler decides any more: it waits to be told so.
   void end(RequestId id, AnswerOutcome outcome, std::string error = {}) {
@@ -263,11 +284,15 @@ class Engine::Runner {
       try {
         compute(draw_seconds);
       } catch (const std::exception& error) {
-        for (Work& work : work_) work.error = error.what();
+        for (Work& work : work_) {
+          work.error = error.what();
+          work.answer->spoilt = true;
+        }
       }
       lock.lock();
       telling_ = false;
       statistics_.pool = pool_.use();
+      statistics_.cache = cache_.statistics();
       if (work_.empty()) continue;
       complete();
       statistics_.step_seconds = seconds(now() - start);
@@ -282,7 +307,7 @@ class Engine::Runner {
   }
 
   void tell_ended() {
-    for (const std::unique_ptr<Answer>& answer : ending_) answer->memory.reset();
+    for (const std::unique_ptr<Answer>& answer : ending_) keep(*answer);
     for (const std::unique_ptr<Answer>& answer : ending_) {
       const std::string rest = answer->builder.cancel();
       AnswerSummary& summary = answer->summary;
@@ -309,19 +334,25 @@ class Engine::Runner {
   void compute(double& draw_seconds) {
     for (Answer* answer : preempted_) {
       if (answer == nullptr) continue;
-      answer->memory.reset();
+      keep(*answer);
       ++answer->summary.preemptions;
     }
     for (const auto& [answer, admission] : admitted_) admit(*answer, admission);
     if (work_.empty()) return;
-    slices_.clear();
     for (const Work& work : work_) {
       if (!work.answer->memory->reserve(work.slice.room)) fail("memory pool is full, although the scheduler counted room");
-      const auto tokens = std::span(work.answer->tokens);
-      slices_.push_back({work.answer->memory.get(),
-                         tokens.subspan(static_cast<std::size_t>(work.slice.begin), static_cast<std::size_t>(work.slice.count))});
+    }
+    prepare_boundaries();
+    slices_.clear();
+    for (std::size_t i = 0; i < work_.size(); ++i) {
+      const ScheduledSlice& slice = work_[i].slice;
+      const auto tokens = std::span(work_[i].answer->tokens);
+      slices_.push_back({work_[i].answer->memory.get(),
+                         tokens.subspan(static_cast<std::size_t>(slice.begin), static_cast<std::size_t>(slice.count)),
+                         boundaries_of(i)});
     }
     const ConstRows hidden = model_.forward().run(slices_);
+    store_boundaries();
     gather_last_rows(hidden);
     score_prompts(hidden);
     const Instant drawn_from = now();
@@ -329,14 +360,75 @@ class Engine::Runner {
     draw_seconds = seconds(now() - drawn_from);
   }
 
+  /// Its memory stays for whoever goes on from there, as long as nobody else needs it.
+  void keep(Answer& answer) {
+    answer.claim = {};
+    if (!answer.memory) return;
+    const bool whole = caching_ && !answer.spoilt && answer.memory->position() > 0;
+    auto boundary = SequenceMemory::freeze(std::move(answer.memory));
+    if (whole) store(answer, std::move(boundary), BoundaryKind::End);
+  }
+
+  void store(const Answer& answer, std::unique_ptr<Boundary> boundary, BoundaryKind kind) {
+    const auto tokens = std::span(answer.tokens).first(static_cast<std::size_t>(boundary->position()));
+    cache_.store(answer.request.cache_space, TokenKey(tokens), std::move(boundary), kind);
+  }
+
+  /// Memory for the boundaries that the step's slices pass by: of what is left, and of others that are worth less.
+  void prepare_boundaries() {
+    ahead_.clear();
+    for (std::size_t i = 0; i < work_.size(); ++i) {
+      Answer& answer = *work_[i].answer;
+      std::int64_t before = work_[i].slice.begin;
+      const std::int64_t end = before + work_[i].slice.count;
+      auto planned = answer.plan.begin();
+      for (; planned != answer.plan.end() && planned->position <= end; ++planned) {
+        if (!cache_.admits(planned->kind, planned->position, before)) continue;
+        auto boundary = answer.memory->boundary_ahead(planned->position);
+        if (!boundary) continue;
+        before = planned->position;
+        ahead_.push_back({i, planned->kind, std::move(boundary)});
+      }
+      answer.plan.erase(answer.plan.begin(), planned);
+    }
+    ahead_pointers_.clear();
+    for (const Ahead& ahead : ahead_) ahead_pointers_.push_back(ahead.boundary.get());
+  }
+  std::span<Boundary* const> boundaries_of(std::size_t work) const {
+    const auto first = std::ranges::lower_bound(ahead_, work, {}, &Ahead::work) - ahead_.begin();
+    const auto last = std::ranges::upper_bound(ahead_, work, {}, &Ahead::work) - ahead_.begin();
+    return std::span(ahead_pointers_).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(last - first));
+  }
+  void store_boundaries() {
+    for (Ahead& ahead : ahead_) store(*work_[ahead.work].answer, std::move(ahead.boundary), ahead.kind);
+    ahead_.clear();
+  }
+
   void admit(Answer& answer, const Admission& admission) {
-    answer.memory = SequenceMemory::create(pool_);
+    answer.memory = answer.claim.make(pool_);
     if (!answer.memory || !answer.memory->reserve(admission.room))
       fail("memory pool is full, although the scheduler counted room");
+    plan(answer);
     if (answer.admitted) return;
     answer.admitted = now();
     answer.summary.queue_seconds = seconds(*answer.admitted - answer.submitted);
     answer.summary.cached_tokens = std::min(admission.resume_at, answer.summary.prompt_tokens);
+  }
+
+  void plan(Answer& answer) {
+    answer.plan.clear();
+    if (!caching_) return;
+    messages_.clear();
+    for (std::size_t i = 0; i < answer.request.prompt.size(); ++i) {
+      if (std::ranges::find(message_ends_, answer.request.prompt[i]) != message_ends_.end())
+        messages_.push_back(static_cast<std::int64_t>(i) + 1);
+    }
+    answer.plan = plan_boundaries({.tokens = answer.summary.prompt_tokens,
+                                   .resumed_at = answer.memory->position(),
+                                   .common = answer.claim.common(),
+                                   .messages = messages_,
+                                   .asked = answer.request.cache_marks},
+                                  {});
   }
 
   /// The rows after which a token is wanted, copied: what else asks for logits would overwrite them.
@@ -408,10 +500,20 @@ class Engine::Runner {
     }
   }
 
+  /// A boundary that the step fills.
+  struct Ahead {
+    std::size_t work = 0;  // whose, in work_
+    BoundaryKind kind{};
+    std::unique_ptr<Boundary> boundary;
+  };
+
   Model& model_;
   const std::shared_ptr<StepListener> steps_;
   const std::int64_t context_;
   MemoryPool pool_;
+  PrefixCache<TokenKey> cache_;
+  const bool caching_;
+  const std::vector<std::int32_t> message_ends_;  // tokens
 
   mutable std::mutex mutex_;
   std::condition_variable wake_;
@@ -429,6 +531,9 @@ class Engine::Runner {
   std::vector<Answer*> preempted_;
   std::vector<std::pair<Answer*, Admission>> admitted_;
   std::vector<Work> work_;
+  std::vector<Ahead> ahead_;  // in the order of work_
+  std::vector<Boundary*> ahead_pointers_;
+  std::vector<std::int64_t> messages_;
   std::vector<Work*> drawing_;
   std::vector<Slice> slices_;
   std::vector<float> last_rows_;

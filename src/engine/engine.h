@@ -5,6 +5,7 @@
 // A request is submitted from any thread with a listener, which hears of it in the engine's thread: so it must not block or throw, nor call
 // the engine except to cancel. Whatever happens to the answer, ended() is called once and nothing after it.
 
+#include "cache/prefix_cache.h"
 #include "engine/answer_builder.h"
 #include "engine/model.h"
 #include "memory/pool.h"
@@ -40,6 +41,11 @@ struct AnswerRequest {
   GenerationOptions options;
   std::uint32_t sample = 0;  // counts answers to one prompt
   std::shared_ptr<AnswerGuide> guide;
+
+  /// Who shares prefixes with whom: what requests of one space have computed, those of another neither find nor can tell.
+  std::string cache_space;
+  /// Positions in the prompt that the client expects to come back to, ascending.
+  std::vector<std::int64_t> cache_marks;
 
   Priority priority = Priority::Normal;
   std::uint64_t client = 0;  // who shares a place in the queues
@@ -83,6 +89,7 @@ struct EngineOptions {
   std::int64_t context = 0;     // tokens of prompt and answer; 0: the model's
   std::int64_t pool_bytes = 0;  // for states, tails and latents; 0: default_pool_bytes()
   FreedMemory freed = FreedMemory::AsIs;
+  bool prefix_cache = true;  // what requests have in common is computed once, as long as there is memory to keep it
 };
 
 /// Half of the memory that is available beside the weights, at least one sequence of the whole context, at most `max_running` of them.
@@ -93,6 +100,7 @@ struct EngineStatistics {
   ScheduleStatistics schedule;
   std::int64_t context = 0;
   std::int64_t block_bytes = 0;
+  PrefixCacheStatistics cache;
   PoolUse pool;             // after the last step, while `schedule` counts what is promised, too
   double step_seconds = 0;  // of the last step: the pass, and drawing tokens
   double draw_seconds = 0;  // of these

@@ -48,6 +48,7 @@ struct ApiContext {
   AnswerService& answers;
   std::optional<std::chrono::nanoseconds> time_limit;  // of a request, from its submission to its end
   std::vector<std::string> api_keys = {};              // none: everyone may ask
+  bool isolates_keys = true;                           // prompts of one key's requests find nothing that another's have computed
 };
 
 }  // namespace calandra

@@ -305,6 +305,7 @@ AnswerRequest request_of(const AnswerJob& job, int sample) {
           .options = job.options,
           .sample = static_cast<std::uint32_t>(sample),
           .guide = job.make_guide ? job.make_guide() : nullptr,
+          .cache_space = job.cache_space,
           .priority = job.priority,
           .client = job.client,
           .time_limit = job.time_limit};
@@ -342,6 +343,7 @@ void answer_request(const ApiContext& context, const HttpRequest& request, const
                     std::vector<AnswerJob> jobs, std::shared_ptr<AnswerSink> sink) {
   for (AnswerJob& job : jobs) {
     job.client = client_of(context, request);
+    job.cache_space = cache_space_of(context, request);
     job.time_limit = context.time_limit;
   }
   submit_answers(context.answers, context.model, std::move(jobs), std::move(sink), responder.gone(), request.record);

@@ -349,4 +349,9 @@ std::uint64_t client_of(const ApiContext& context, const HttpRequest& request) {
   return std::hash<std::string_view>()(std::string_view(request.peer).substr(0, request.peer.rfind(':')));
 }
 
+std::string cache_space_of(const ApiContext& context, const HttpRequest& request) {
+  const auto key = context.isolates_keys ? key_of(request, context.api_keys) : std::nullopt;
+  return key ? fmt::format("key {}", *key) : std::string();
+}
+
 }  // namespace calandra

@@ -52,6 +52,7 @@ struct AnswerJob {
   int count = 1;
   Priority priority = Priority::Normal;
   std::uint64_t client = 0;
+  std::string cache_space = {};
   std::optional<std::chrono::nanoseconds> time_limit;
   std::function<std::shared_ptr<AnswerGuide>()> make_guide;  // for each answer; may be empty
 
@@ -103,5 +104,8 @@ AnswerJob prepare_completion(const ServedModel& model, std::vector<std::int32_t>
 
 /// Who a request is from, for fairness between clients: the API key that was accepted, or without keys the address it came from.
 std::uint64_t client_of(const ApiContext& context, const HttpRequest& request);
+
+/// AnswerRequest::cache_space: the accepted key's own, if keys are kept apart.
+std::string cache_space_of(const ApiContext& context, const HttpRequest& request);
 
 }  // namespace calandra

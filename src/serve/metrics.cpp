@@ -181,6 +181,12 @@ std::string Metrics::text(const EngineStatistics& now) const {
 
   page.counter("prompt_tokens_total", "Tokens of the prompts of requests that have ended.", prompt_tokens_);
   page.counter("cached_tokens_total", "Of these, tokens that did not have to be computed.", cached_tokens_);
+  page.begin("prefix_cache_lookups_total", "counter", "Admissions, by whether something was found to go on from.");
+  page.sample("", label("outcome", "hit"), now.cache.hits);
+  page.sample("", label("outcome", "miss"), now.cache.misses);
+  page.gauge("prefix_cache_boundaries", "Positions in earlier requests that can be gone on from.", now.cache.boundaries);
+  page.counter("prefix_cache_stored_total", "Such positions stored.", now.cache.stored);
+  page.counter("prefix_cache_evicted_total", "Of these, those that gave way to something else.", now.cache.evicted);
   page.counter("generated_tokens_total", "Tokens made.", generated_tokens_);
 
   page.begin("computed_tokens_total", "counter", "Rows of all steps.");

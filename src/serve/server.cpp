@@ -40,7 +40,9 @@ bool is_watching(const HttpRequest& request) {
 
 struct Server::Parts {
   Parts(ServerOptions given, ServedModel served, AnswerService& answers)
-      : options(std::move(given)), model(std::move(served)), context{model, answers, options.time_limit, options.api_keys} {
+      : options(std::move(given)),
+        model(std::move(served)),
+        context{model, answers, options.time_limit, options.api_keys, options.isolates_keys} {
     add_pages();
     add_apis();
   }

@@ -21,6 +21,7 @@ struct ServerOptions {
   HttpOptions http;
   std::vector<std::string> api_keys;                   // none: everyone may ask
   std::optional<std::chrono::nanoseconds> time_limit;  // of an answer, waiting included
+  bool isolates_keys = true;                           // as in ApiContext
   std::string version;                                 // what /version says
   std::function<HttpResponse()> metrics;               // the page /metrics; empty: there is none
   std::shared_ptr<RequestLog> request_log;             // null: requests leave no lines

@@ -52,6 +52,7 @@ EngineStatistics busy(Metrics& metrics) {
   now.schedule.blocks_used = 10;
   now.schedule.blocks_total = 16;
   now.block_bytes = 1 << 20;
+  now.cache = {.boundaries = 3, .stored = 9, .evicted = 6, .hits = 2, .misses = 5};
   now.pool = {.states = 5, .latents = 2, .mtp_latents = 1, .nothing = 8};
   now.draw_seconds = 0.25;
   for (const auto& [prefill, decode, seconds] :

@@ -1,0 +1,163 @@
+// What the cache did must not be seen in any answer, only in the tokens that are computed.
+
+#include "engine/engine_harness.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+namespace calandra {
+namespace {
+
+class EnginePrefixCache : public EngineTest {
+ protected:
+  static Tokens random_tokens(std::size_t count, unsigned seed) {
+    std::mt19937 random(seed);
+    Tokens tokens(count);
+    for (auto& token : tokens) token = static_cast<std::int32_t>(random() % 2000);
+    return tokens;
+  }
+  static Tokens joined(Tokens first, const Tokens& second) {
+    first.insert(first.end(), second.begin(), second.end());
+    return first;
+  }
+  static Tokens first_of(const Tokens& tokens, std::int64_t count) { return {tokens.begin(), tokens.begin() + count}; }
+
+  struct Told {
+    Tokens ids;
+    std::int64_t computed = 0;  // of the prompt
+  };
+  /// The answer of `made` tokens to a prompt.
+  static Told ask(Engine& engine, const Tokens& prompt, std::int64_t made = 8) {
+    AnswerRequest wanted;
+    wanted.prompt = prompt;
+    wanted.options.max_tokens = made;
+    const auto heard = std::make_shared<Heard>();
+    submit(engine, wanted, heard);
+    heard->wait();
+    return {heard->ids, heard->summary.prompt_tokens - heard->summary.cached_tokens};
+  }
+  static EngineOptions roomy() {
+    return {.limits = {}, .context = 4096, .pool_bytes = 100 * blocks(4096) * model().layout().block_bytes};
+  }
+};
+
+TEST_F(EnginePrefixCache, ComputesWhatIsNewAndOneToken) {
+  Engine engine(model(), roomy());
+  const Tokens prompt = random_tokens(1500, 1);
+  const Told first = ask(engine, prompt);
+  EXPECT_EQ(first.computed, 1500);
+  const Told again = ask(engine, prompt);
+  EXPECT_EQ(again.computed, 1);
+  EXPECT_EQ(again.ids, first.ids);
+
+  // The next turn: the answer, of which the last token has not been computed, and 40 new ones.
+  const Tokens second_turn = joined(joined(prompt, first.ids), random_tokens(40, 2));
+  EXPECT_EQ(ask(engine, second_turn).computed, 41);
+  EXPECT_EQ(ask(engine, second_turn).computed, 1);
+
+  // A fork at 1,000 is found the second time.
+  const Tokens other = joined(first_of(prompt, 1000), random_tokens(200, 3));
+  EXPECT_LE(ask(engine, other).computed, 200 + 2048);
+  EXPECT_EQ(ask(engine, joined(first_of(prompt, 1000), random_tokens(200, 4))).computed, 200);
+  // One at the end of the first prompt at once.
+  EXPECT_EQ(ask(engine, joined(prompt, random_tokens(50, 5))).computed, 50);
+}
+
+TEST_F(EnginePrefixCache, APrefixOfManyConversationsIsComputedOnce) {
+  EngineOptions options = roomy();
+  options.limits.prefill_tokens = 4096;
+  Engine engine(model(), options);
+  Tokens system = random_tokens(2048, 1);
+  system.back() = stop_ids_of(model()).front();  // a message ends
+  ask(engine, joined(system, random_tokens(20, 2)), 1);
+  const unsigned conversations = long_tests() ? 1000 : 100;
+  for (unsigned i = 0; i < conversations; ++i)
+    ASSERT_EQ(ask(engine, joined(system, random_tokens(20, 10 + i)), 1).computed, 20) << i;
+}
+
+TEST_F(EnginePrefixCache, SpacesAndPromptsToBeScoredFindNothing) {
+  Engine engine(model(), roomy());
+  AnswerRequest wanted;
+  wanted.prompt = random_tokens(100, 1);
+  wanted.options.max_tokens = 2;
+  const auto cached = [&](const AnswerRequest& request) {
+    const auto heard = std::make_shared<Heard>();
+    submit(engine, request, heard);
+    heard->wait();
+    return heard->summary.cached_tokens;
+  };
+  EXPECT_EQ(cached(wanted), 0);
+  EXPECT_EQ(cached(wanted), 99);
+  AnswerRequest scored = wanted;
+  scored.options.prompt_logprobs = 1;
+  EXPECT_EQ(cached(scored), 0);
+  wanted.cache_space = "another";
+  EXPECT_EQ(cached(wanted), 0);
+  EXPECT_EQ(cached(wanted), 99);
+}
+
+/// Conversations that grow, fork, are edited in the middle, retried, all at once.
+TEST_F(EnginePrefixCache, AnswersAreThoseOfAnEngineWithoutOne) {
+  const int rounds = long_tests() ? 60 : 3;
+  std::int64_t cached = 0, preemptions = 0, evicted = 0;
+  for (int round = 0; round < rounds; ++round) {
+    std::mt19937 random(static_cast<unsigned>(round));
+    // Room for much, for a few, for hardly two.
+    const std::int64_t pool = std::array{100 * blocks(512), 3 * blocks(1), 2 * blocks(1)}[static_cast<std::size_t>(round) % 3];
+    EngineOptions options = small_pool(pool);
+    options.limits.prefill_tokens = 1 + static_cast<std::int64_t>(random() % 200);
+    options.limits.prefill_tokens_beside_decodes = 1 + static_cast<std::int64_t>(random() % 50);
+    options.limits.reserved_new_tokens = 1 + static_cast<std::int64_t>(random() % 5);
+    EngineOptions without = options;
+    without.prefix_cache = false;
+    Engine engine(model(), options), plain(model(), without);
+    std::vector<Tokens> histories = {random_tokens(30, 1), random_tokens(170, 2)};
+    for (int step = 0; step < 8; ++step) {
+      std::vector<AnswerRequest> requests;
+      for (std::size_t i = 0, count = 1 + random() % 5; i < count; ++i) {
+        Tokens prompt = histories[random() % histories.size()];
+        if (random() % 4 == 0) prompt.resize(1 + random() % prompt.size());
+        if (random() % 6 == 0) prompt[random() % prompt.size()] = static_cast<std::int32_t>(random() % 2000);
+        if (random() % 5 != 0) prompt = joined(prompt, random_tokens(1 + random() % 90, static_cast<unsigned>(random())));
+        // Many end a little before the border of a block of pages, and grow over it.
+        const std::size_t longest = random() % 2 == 0 ? 190 : 400;
+        if (prompt.size() > longest) prompt.resize(longest);
+        AnswerRequest wanted = request(static_cast<unsigned>(random()));
+        wanted.prompt = prompt;
+        wanted.options.prompt_logprobs.reset();
+        if (random() % 3 == 0) wanted.cache_marks = {static_cast<std::int64_t>(prompt.size() / 2)};
+        requests.push_back(std::move(wanted));
+      }
+      std::vector<std::shared_ptr<Heard>> heard, expected;
+      for (const AnswerRequest& wanted : requests) {
+        heard.push_back(std::make_shared<Heard>());
+        submit(engine, wanted, heard.back());
+      }
+      for (const auto& one : heard) one->wait();
+      for (const AnswerRequest& wanted : requests) {
+        expected.push_back(std::make_shared<Heard>());
+        submit(plain, wanted, expected.back());
+      }
+      for (std::size_t i = 0; i < requests.size(); ++i) {
+        expected[i]->wait();
+        SCOPED_TRACE(fmt::format("round {}, step {}, answer {}", round, step, i));
+        ASSERT_EQ(heard[i]->ids, expected[i]->ids) << heard[i]->summary.error;
+        ASSERT_EQ(heard[i]->logprobs, expected[i]->logprobs);
+        ASSERT_EQ(heard[i]->summary.outcome, expected[i]->summary.outcome);
+        cached += heard[i]->summary.cached_tokens;
+        histories.push_back(joined(requests[i].prompt, heard[i]->ids));
+      }
+    }
+    preemptions += engine.statistics().schedule.preemptions;
+    evicted += engine.statistics().cache.evicted;
+    expect_all_back(engine);
+  }
+  EXPECT_GT(cached, 1000);
+  EXPECT_GT(preemptions, 0);
+  EXPECT_GT(evicted, 0);
+}
+
+}  // namespace
+}  // namespace calandra
