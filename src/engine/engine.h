@@ -45,7 +45,7 @@ struct AnswerRequest {
   /// Who shares prefixes with whom: what requests of one space have computed, those of another neither find nor can tell.
   std::string cache_space;
   /// Positions in the prompt that the client expects to come back to, ascending.
-  std::vector<std::int64_t> cache_marks;
+  std::vector<std::int64_t> cache_marks = {};
 
   Priority priority = Priority::Normal;
   std::uint64_t client = 0;  // who shares a place in the queues

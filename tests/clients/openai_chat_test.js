@@ -10,6 +10,7 @@ import { all, answer, model, question, startServer, weather, weatherQuestion, we
 
 const server = await startServer();
 const client = new OpenAI({ baseURL: server.v1, apiKey: "none", maxRetries: 0 });
+const caching = await startServer("--prefix-cache", "on");
 const asked = { model, messages: [{ role: "user", content: question }], temperature: 0 };
 const told = { model, messages: [{ role: "user", content: "Tell me about Bath." }], temperature: 0.9, seed: 7, max_tokens: 80 };
 const endless = { ...told, max_tokens: 20000, ignore_eos: true };
@@ -27,6 +28,14 @@ test("a chat is answered, with its reasoning and usage that adds up", async () =
   const short = await client.chat.completions.create({ ...asked, reasoning_effort: "none" });
   assert.equal(short.choices[0].message.content, answer);
   assert.equal(short.usage.completion_tokens_details.reasoning_tokens, 0);
+});
+
+test("what an earlier request has computed is counted as cached and changes nothing", async () => {
+  const cached = new OpenAI({ baseURL: caching.v1, apiKey: "none", maxRetries: 0 });
+  const [first, again] = [await cached.chat.completions.create(told), await cached.chat.completions.create(told)];
+  assert.equal(first.usage.prompt_tokens_details.cached_tokens, 0);
+  assert.equal(again.usage.prompt_tokens_details.cached_tokens, first.usage.prompt_tokens - 1);
+  assert.deepEqual(again.choices, first.choices);
 });
 
 test("a stream says what the whole reply says", async () => {

@@ -5,8 +5,12 @@ import { spawn } from "node:child_process";
 import { after } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 
-/** A server on a free port, with further options; it ends, by SIGTERM and with exit code 0, when the tests of the file have. */
+/**
+ * A server on a free port, with further options; it ends, by SIGTERM and with exit code 0, when the tests of the file have. Without a
+ * prefix cache, unless asked for: usage then is the same for the same request.
+ */
 export async function startServer(...options) {
+  if (!options.includes("--prefix-cache")) options.push("--prefix-cache", "off");
   const child = spawn(process.env.CALANDRA, ["serve", "--port", "0", "--threads", "1", ...options], { stdio: ["ignore", "ignore", "pipe"] });
   const ended = new Promise((resolve) => child.on("exit", (code, signal) => resolve(code ?? signal)));
   process.on("exit", () => child.kill("SIGKILL")); // of a test that was cut off
