@@ -127,8 +127,8 @@ TEST(RequestReader, TheHeaderIsToldBeforeTheBodyHasCome) {
 
 TEST(RequestReader, AHeaderOfExactlyTheLimitIsTheLongestOneTaken) {
   const std::string head = "GET / HTTP/1.1\r\nHost: x\r\nA: ", end = "\r\n\r\n";
-  for (const std::size_t piece : {1, 7, 100, 5000}) {
-    for (const std::size_t extra : {0, 1}) {
+  for (const std::size_t piece : {1U, 7U, 100U, 5000U}) {
+    for (const std::size_t extra : {0U, 1U}) {
       RequestLimits limits;
       limits.header_bytes = 1000;
       const std::string bytes = head + std::string(1000 - head.size() - end.size() + extra, 'a') + end;

@@ -186,7 +186,7 @@ TEST_F(ServerTest, AClientThatLeavesCancelsItsAnswersAndNoOthers) {
   ASSERT_TRUE(becomes_true([&] { return answers_.cancelled().size() == 3; }));
   EXPECT_EQ(answers_.cancelled().back(), 4U);
   answers_.listener(3).gained(71, step("y"));
-  for (const std::size_t i : {1, 2, 3}) answers_.listener(i).ended(summary(AnswerOutcome::Cancelled), "z");
+  for (const std::size_t i : {1U, 2U, 3U}) answers_.listener(i).ended(summary(AnswerOutcome::Cancelled), "z");
 
   answers_.listener(0).gained(72, step("</think>Hello"));
   answers_.listener(0).ended(summary(AnswerOutcome::Length), {});
