@@ -419,8 +419,9 @@ class Engine::Runner : private Prefixes {
     answer.plan.clear();
     if (!caching_) return;
     messages_.clear();
-    for (std::size_t i = 0; i < answer.request.prompt.size(); ++i) {
-      if (std::ranges::find(message_ends_, answer.request.prompt[i]) != message_ends_.end())
+    const auto prompt = std::span(answer.tokens).first(static_cast<std::size_t>(answer.summary.prompt_tokens));
+    for (std::size_t i = 0; i < prompt.size(); ++i) {
+      if (std::ranges::find(message_ends_, prompt[i]) != message_ends_.end())
         messages_.push_back(static_cast<std::int64_t>(i) + 1);
     }
     answer.plan = plan_boundaries({.tokens = answer.summary.prompt_tokens,
