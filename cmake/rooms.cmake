@@ -7,6 +7,8 @@ find_package(nlohmann_json REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET libutf8proc)
+pkg_check_modules(libcrypto REQUIRED IMPORTED_TARGET libcrypto)
+pkg_check_modules(libxxhash REQUIRED IMPORTED_TARGET libxxhash)
 
 add_library(calandra_options INTERFACE)
 target_compile_options(calandra_options INTERFACE

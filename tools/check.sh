@@ -144,8 +144,8 @@ arm64_libraries() {
   touch "$apt/status"
   apt-get "${options[@]}" update
   (cd "$apt/archives" && apt-get "${options[@]}" download libboost1.81-dev libcli11-dev libedit-dev libfmt-dev libfmt9 libgmock-dev \
-    libgtest-dev libpcre2-dev libpcre2-8-0 librapidcheck-dev libsimdjson-dev libsimdjson14 libutf8proc-dev libutf8proc2 \
-    nlohmann-json3-dev)
+    libgtest-dev libpcre2-dev libpcre2-8-0 librapidcheck-dev libsimdjson-dev libsimdjson14 libssl-dev libssl3 \
+    libutf8proc-dev libutf8proc2 libxxhash-dev libxxhash0 nlohmann-json3-dev)
   for package in "$apt/archives"/*.deb; do dpkg -x "$package" "$into"; done
   touch "$into/.complete"
 }

@@ -37,9 +37,9 @@ void sync_folder(const std::filesystem::path& folder) {
 
 }  // namespace
 
-NewFile::NewFile(const std::filesystem::path& path)
+NewFile::NewFile(const std::filesystem::path& path, Access access)
     : path_(path), place_(place_of(path)), partial_(place_.string() + fmt::format(".{}.partial", ::getpid())) {
-  fd_ = ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  fd_ = ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, static_cast<mode_t>(access));
   if (fd_ < 0) fail("{}: cannot create: {}", path_.string(), std::strerror(errno));
   struct stat old {};  // what it replaces may have been closed to others
   if (::stat(place_.c_str(), &old) == 0 && ::fchmod(fd_, old.st_mode & 0777) != 0) {

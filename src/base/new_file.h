@@ -13,8 +13,11 @@ namespace calandra {
 
 class NewFile {
  public:
+  /// Who may read and write a file that replaces none; the process's umask takes away from it.
+  enum class Access : unsigned { Everybody = 0666, Owner = 0600 };
+
   /// Throws Error if something is there that is no regular file: a folder, a device.
-  explicit NewFile(const std::filesystem::path& path);
+  explicit NewFile(const std::filesystem::path& path, Access access = Access::Everybody);
   ~NewFile();
   NewFile(NewFile&& other) noexcept;
   NewFile& operator=(NewFile&& other) noexcept;
