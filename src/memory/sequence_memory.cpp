@@ -12,6 +12,20 @@ namespace {
 /// Rows that the MTP layer's cache has at a position.
 std::int64_t mtp_rows_at(std::int64_t position) { return std::max<std::int64_t>(0, position - 1); }
 
+/// visit(std::byte* data, bytes, first row, rows) of rows [begin, end) of `layers` layers, page by page.
+template <class Visit>
+void for_each_run_of_rows(const MemoryLayout& layout, const PageList& pages, std::int64_t layers, std::int64_t begin,
+                          std::int64_t end, const Visit& visit) {
+  for (std::int64_t layer = 0; layer < layers; ++layer) {
+    for (std::int64_t row = begin; row < end;) {
+      const std::int64_t in_page = row % layout.page_tokens, rows = std::min(end - row, layout.page_tokens - in_page);
+      std::byte* const data = pages[row / layout.page_tokens] + (layer * layout.page_tokens + in_page) * layout.latent_row_bytes;
+      visit(data, rows * layout.latent_row_bytes, row, rows);
+      row += rows;
+    }
+  }
+}
+
 }  // namespace
 
 void FixedMemory::clear() {
@@ -28,7 +42,7 @@ std::span<float> FixedMemory::state(std::int64_t kda_index, std::int64_t head) {
   return {reinterpret_cast<float*>(blocks_[kda_index]) + head * floats, static_cast<std::size_t>(floats)};
 }
 
-std::byte* FixedMemory::tails(std::int64_t kda_index) {
+std::byte* FixedMemory::tails(std::int64_t kda_index) const {
   const std::int64_t block = layout_->kda_layers + kda_index / layout_->tails_per_block;
   return blocks_[block] + kda_index % layout_->tails_per_block * layout_->tail_bytes;
 }
@@ -75,6 +89,24 @@ std::int64_t Boundary::scattered_blocks() const {
   };
   return beyond(latents_, position_, layout_.pages_per_block) +
          beyond(mtp_latents_, mtp_rows_at(position_), layout_.mtp_pages_per_block);
+}
+
+StoredParts Boundary::rows(std::int64_t begin, std::int64_t end) const {
+  StoredParts parts;
+  const auto add = [&](const std::byte* data, std::int64_t bytes, std::int64_t, std::int64_t) {
+    parts.emplace_back(data, static_cast<std::size_t>(bytes));
+  };
+  for_each_run_of_rows(layout_, latents_, layout_.mla_layers, begin, end, add);
+  for_each_run_of_rows(layout_, mtp_latents_, layout_.mtp_layers, mtp_rows_at(begin), mtp_rows_at(end), add);
+  return parts;
+}
+
+StoredParts Boundary::fixed() const {
+  StoredParts parts;
+  fixed_.for_each_part(
+      [&](const std::byte* data, std::int64_t bytes) { parts.emplace_back(data, static_cast<std::size_t>(bytes)); });
+  parts.push_back(std::as_bytes(std::span(hidden_)));
+  return parts;
 }
 
 std::unique_ptr<SequenceMemory> SequenceMemory::resume(MemoryPool& pool, const Boundary& boundary, BoundaryPages pages) {
@@ -155,6 +187,32 @@ bool SequenceMemory::reserve(std::int64_t end) {
   latents_.resize(before);
   for (auto& layer : latent_pages_) layer.resize(static_cast<std::size_t>(before));
   return false;
+}
+
+PartsToFill SequenceMemory::rows_to_fill(std::int64_t begin, std::int64_t end) {
+  PartsToFill parts;
+  const auto fill = [&](std::int64_t there) {
+    return [&parts, there, row_bytes = layout().latent_row_bytes](std::byte* data, std::int64_t bytes, std::int64_t row,
+                                                                  std::int64_t rows) {
+      // Shared pages are being read by others: not even the same bytes are written there.
+      const std::int64_t kept = std::clamp<std::int64_t>(there - row, 0, rows) * row_bytes;
+      if (kept > 0) parts.push_back({nullptr, static_cast<std::size_t>(kept)});
+      if (kept < bytes) parts.push_back({data + kept, static_cast<std::size_t>(bytes - kept)});
+    };
+  };
+  for_each_run_of_rows(layout(), latents_, layout().mla_layers, begin, end, fill(position_));
+  for_each_run_of_rows(layout(), mtp_latents_, layout().mtp_layers, mtp_rows_at(begin), mtp_rows_at(end),
+                       fill(mtp_rows_at(position_)));
+  return parts;
+}
+
+PartsToFill SequenceMemory::fixed_to_fill(std::int64_t hidden) {
+  PartsToFill parts;
+  fixed_.for_each_part([&](std::byte* data, std::int64_t bytes) { parts.push_back({data, static_cast<std::size_t>(bytes)}); });
+  hidden_.resize(static_cast<std::size_t>(hidden));
+  const std::span<std::byte> row = std::as_writable_bytes(std::span(hidden_));
+  parts.push_back({row.data(), row.size()});
+  return parts;
 }
 
 std::unique_ptr<Boundary> SequenceMemory::boundary_ahead(std::int64_t position) const {

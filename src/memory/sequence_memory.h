@@ -14,6 +14,16 @@ namespace calandra {
 
 class SequenceMemory;
 
+/// Bytes of a sequence in an order that is the same for all of one layout, wherever they lie.
+using StoredParts = std::vector<std::span<const std::byte>>;
+
+/// Where such bytes go; nowhere if `data` is null.
+struct PartToFill {
+  std::byte* data = nullptr;
+  std::size_t size = 0;
+};
+using PartsToFill = std::vector<PartToFill>;
+
 /// What does not grow with a sequence: KDA states, then convolution tails.
 class FixedMemory {
  public:
@@ -28,7 +38,14 @@ class FixedMemory {
   /// State of one head, [D, D], rows are key channels.
   std::span<float> state(std::int64_t kda_index, std::int64_t head);
   /// Last three inputs of the convolutions: [3 streams][3 inputs, oldest first][P] values of the cache's type.
-  std::byte* tails(std::int64_t kda_index);
+  std::byte* tails(std::int64_t kda_index) const;
+
+  /// visit(std::byte* data, bytes) of states, then tails: all that is ever written, in order.
+  template <class Visit>
+  void for_each_part(const Visit& visit) const {
+    for (std::int64_t layer = 0; layer < layout_->kda_layers; ++layer) visit(blocks_[layer], layout_->state_floats * 4);
+    for (std::int64_t layer = 0; layer < layout_->kda_layers; ++layer) visit(tails(layer), layout_->tail_bytes);
+  }
 
  private:
   const MemoryLayout* layout_;
@@ -46,6 +63,12 @@ class Boundary {
   /// Blocks that a sequence may hold at most beyond MemoryLayout::sequence_blocks() if it resumes here: its pages lie where those of
   /// several sequences were made.
   std::int64_t scattered_blocks() const;
+
+  // ---- To be kept elsewhere. Valid as long as the boundary; safe to read while sequences go on from it.
+  /// Rows [begin, end) of every main layer, then [begin - 1, end - 1) of the MTP layer: what tokens [begin, end) have added.
+  StoredParts rows(std::int64_t begin, std::int64_t end) const;
+  /// All else: states, tails, the hidden row.
+  StoredParts fixed() const;
 
   // ---- For the forward pass that goes by, as those of SequenceMemory.
   std::span<float> state(std::int64_t kda_index, std::int64_t head) { return fixed_.state(kda_index, head); }
@@ -106,6 +129,14 @@ class SequenceMemory {
   static std::unique_ptr<SequenceMemory> thaw(MemoryPool& pool, std::unique_ptr<Boundary> boundary);
   /// The copy of a moment to come, at `position`, up to which there is room: the pass that goes by fills it. Nothing if the pool is dry.
   std::unique_ptr<Boundary> boundary_ahead(std::int64_t position) const;
+
+  // ---- To be brought to a later position `position`, up to which there is room, by what a Boundary of these tokens has kept: the parts of
+  // all rows up to there, and of all else, are filled, then arrive() is called. If not all can be filled, the sequence is lost.
+  /// As Boundary::rows(); those before position() are not written.
+  PartsToFill rows_to_fill(std::int64_t begin, std::int64_t end);
+  /// As Boundary::fixed(), with a hidden row of that many numbers.
+  PartsToFill fixed_to_fill(std::int64_t hidden);
+  void arrive(std::int64_t position) { position_ = position; }
 
   // ---- For the forward pass. `kda_index` and `mla_index` count layers of their own kind.
 
