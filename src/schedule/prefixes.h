@@ -16,6 +16,8 @@ struct Resumption {
   std::int64_t more_blocks = 0;
   /// Blocks of the boundary, which must live until the step that admits the request has made its memory.
   std::int64_t held_blocks = 0;
+  /// These tokens are on their way into the sequence's memory: it has no slice before Scheduler::arrived().
+  bool later = false;
 };
 
 class Prefixes {

@@ -165,7 +165,7 @@ std::int64_t Scheduler::schedule_decodes() {
 std::int64_t Scheduler::schedule_prefills(const std::int64_t budget) {
   prefills_.clear();
   for (const auto& [rank, s] : running_) {
-    if (s->pending() > 0 && !s->decodes()) prefills_.emplace_back(turn(*s), s);
+    if (s->prefills()) prefills_.emplace_back(turn(*s), s);
   }
   std::sort(prefills_.begin(), prefills_.end());
   auto next = prefills_.begin();
@@ -181,6 +181,7 @@ std::int64_t Scheduler::schedule_prefills(const std::int64_t budget) {
     if (head != nullptr && (next == prefills_.end() || turn(*head) < next->first)) {
       chosen = head;
       admit(*chosen);
+      if (chosen->expected) continue;
     } else if (next != prefills_.end()) {
       chosen = next->second;
       ++next;
@@ -243,14 +244,30 @@ void Scheduler::admit(Sequence& s) {
   if (found.more_blocks < 0 || found.held_blocks < 0 || found.more_blocks + found.held_blocks > spare_blocks())
     fail("prefixes: request {} takes {} blocks and holds {}, expected at most {}", static_cast<std::uint64_t>(s.id),
          found.more_blocks, found.held_blocks, spare_blocks());
-  s.position = found.tokens;
   s.more_blocks = found.more_blocks;
   used_blocks_ += found.more_blocks;
   held_blocks_ += found.held_blocks;
-  s.reached = std::max(s.reached, s.position);
+  s.expected = found.later;
+  s.position = 0;
+  if (!s.expected) resume(s, found.tokens);
   ++counters_.admissions;
-  counters_.resumed_tokens += s.position;
-  step_.admitted.push_back({s.id, s.position, s.room, now_ - s.waits_since});
+  step_.admitted.push_back({s.id, found.tokens, s.room, now_ - s.waits_since});
+}
+
+void Scheduler::resume(Sequence& s, std::int64_t position) {
+  s.position = position;
+  s.reached = std::max(s.reached, position);
+  counters_.resumed_tokens += position;
+}
+
+void Scheduler::arrived(RequestId id, std::int64_t position) {
+  Sequence* s = find(id);
+  if (s == nullptr || !s->expected) return;
+  if (under_way_) fail("arrived: a step is under way, expected complete_step() before");
+  if (position < 0 || position >= s->known)
+    fail("arrived: request {} resumes at {}, expected 0 to {}", static_cast<std::uint64_t>(id), position, s->known - 1);
+  s->expected = false;
+  resume(*s, position);
 }
 
 /// Room up to `room`, taken from the last in rank if it must be; false if that is `s` itself.
@@ -281,6 +298,7 @@ void Scheduler::preempt(Sequence& s) {
 void Scheduler::stop(Sequence& s) {
   used_blocks_ -= blocks_of(s);
   s.more_blocks = 0;
+  s.expected = false;
   running_.erase(rank(s));
 }
 

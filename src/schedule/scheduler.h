@@ -58,12 +58,16 @@ class Scheduler {
   /// False if it has ended before.
   bool cancel(RequestId id);
 
-  /// Valid until the next call. No slices: there is nothing to compute until somebody submits. With slices, complete_step() is due
-  /// before the next one.
+  /// Valid until the next call. No slices: there is nothing to compute until somebody submits, or what a request resumes from has
+  /// arrived. With slices, complete_step() is due before the next one.
   const ScheduledStep& next_step(Instant now);
 
   /// The step's pass is done: its sequences are at the ends of their slices.
   void complete_step();
+
+  /// What Prefixes had announced for later has come: the sequence's memory is at `position` now, which may be less than announced.
+  /// Nothing happens if the request has ended or was preempted.
+  void arrived(RequestId id, std::int64_t position);
 
   /// The token after all that is computed is known, and is to be computed in turn. A request without one sits steps out. False if the
   /// request has ended: with this token, the last it may make, or before.
@@ -89,12 +93,14 @@ class Scheduler {
     std::int64_t room = 0;         // while running: positions that have memory
     std::int64_t more_blocks = 0;  // while running: Resumption::more_blocks
     std::int64_t reached = 0;      // the largest position so far: what its client has paid for
+    bool expected = false;         // while running: what it resumes from is on its way
     Instant waits_since{};
 
     bool running() const { return state == State::Running; }
     std::int64_t generated() const { return known - request.prompt_tokens; }
     std::int64_t pending() const { return known - position; }
-    bool decodes() const { return generated() > 0 && pending() == 1; }
+    bool decodes() const { return !expected && generated() > 0 && pending() == 1; }
+    bool prefills() const { return !expected && pending() > 0 && !decodes(); }
     /// The last token a request makes is never computed.
     std::int64_t last_position() const { return request.prompt_tokens + request.max_new_tokens - 1; }
   };
@@ -121,6 +127,7 @@ class Scheduler {
   std::int64_t spare_blocks() const { return pool_blocks_ - used_blocks_ - held_blocks_; }
   bool fits(const Sequence& s, std::int64_t more_slots = 0, std::int64_t more_blocks = 0) const;
   void admit(Sequence& s);
+  void resume(Sequence& s, std::int64_t position);
   bool grow(Sequence& s, std::int64_t room);
   void preempt(Sequence& s);
   void stop(Sequence& s);

@@ -14,7 +14,7 @@ namespace calandra {
 
 struct Admission {
   RequestId id{};
-  std::int64_t resume_at = 0;  // tokens that need not be computed: what Prefixes answered
+  std::int64_t resume_at = 0;  // tokens that need not be computed, now or later: what Prefixes answered
   std::int64_t room = 0;       // SequenceMemory::reserve(room)
   Instant waited{};            // since it arrived, or was preempted
 };
