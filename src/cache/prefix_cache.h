@@ -7,6 +7,7 @@
 #include "memory/sequence_memory.h"
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -117,8 +118,11 @@ class PrefixCache {
     std::int64_t position_ = 0, common_ = 0, more_blocks_ = 0, held_blocks_ = 0;
   };
 
+  /// Told of a boundary that is about to leave the cache.
+  using Leaves = std::function<void(const Boundary& boundary)>;
+
   /// The pool asks this cache when it is dry, until the cache is gone.
-  explicit PrefixCache(MemoryPool& pool) : pool_(pool) {
+  explicit PrefixCache(MemoryPool& pool, Leaves leaves = {}) : pool_(pool), leaves_(std::move(leaves)) {
     pool_.blocks().set_reclaim([this](std::int64_t blocks) { reclaim(blocks); });
   }
   ~PrefixCache() { pool_.blocks().set_reclaim(nullptr); }
@@ -135,8 +139,8 @@ class PrefixCache {
   /// Whether a boundary there would be worth more than what it would push out. `before`: where the sequence has its last one.
   bool admits(BoundaryKind kind, std::int64_t position, std::int64_t before) const;
 
-  /// Keeps `boundary` of a sequence that begins with `key`. If there is one already, that stays.
-  void store(const std::string& space, const Key& key, std::unique_ptr<Boundary> boundary, BoundaryKind kind);
+  /// Keeps `boundary` of a sequence that begins with `key`, and says where. If there is one already that stays: nullptr.
+  const Boundary* store(const std::string& space, const Key& key, std::unique_ptr<Boundary> boundary, BoundaryKind kind);
 
   /// Gives back what is worth least until the pool has that many free blocks, or all that is left is pinned.
   void reclaim(std::int64_t blocks);
@@ -156,6 +160,7 @@ class PrefixCache {
   std::unique_ptr<Boundary> drop(Node* node);
 
   MemoryPool& pool_;
+  const Leaves leaves_;
   std::map<std::string, Tree> trees_;
   double clock_ = 0;  // worth of the last one evicted: those not asked for since are overtaken by newer ones
   using ByWorth = std::map<std::pair<double, std::uint64_t>, Node*>;
@@ -217,7 +222,8 @@ bool PrefixCache<Key>::admits(BoundaryKind kind, std::int64_t position, std::int
 }
 
 template <PrefixKey Key>
-void PrefixCache<Key>::store(const std::string& space, const Key& key, std::unique_ptr<Boundary> boundary, BoundaryKind kind) {
+const Boundary* PrefixCache<Key>::store(const std::string& space, const Key& key, std::unique_ptr<Boundary> boundary,
+                                        BoundaryKind kind) {
   const auto [node, fresh] = trees_[space].emplace(key, boundary->position());
   Stored& stored = node->value();
   stored.kind = std::max(stored.kind, kind);
@@ -228,7 +234,9 @@ void PrefixCache<Key>::store(const std::string& space, const Key& key, std::uniq
     stored.place.second = static_cast<std::uint64_t>(++statistics_.stored);
   }
   place(node);
-  if (fresh) node->for_each_after([this](Node* after) { place(after); });
+  if (!fresh) return nullptr;
+  node->for_each_after([this](Node* after) { place(after); });
+  return stored.boundary.get();
 }
 
 template <PrefixKey Key>
@@ -258,6 +266,7 @@ void PrefixCache<Key>::place(Node* node) {
 /// Takes a boundary out of the cache.
 template <PrefixKey Key>
 std::unique_ptr<Boundary> PrefixCache<Key>::drop(Node* node) {
+  if (leaves_) leaves_(*node->value().boundary);
   by_worth_.erase(node->value().place);
   const auto tree = node->value().tree;
   std::vector<Node*> after;

@@ -124,7 +124,7 @@ int serve_command(const ServeArguments& arguments) {
   EngineOptions engine_options;
   engine_options.limits = arguments.limits;
   engine_options.pool_bytes = arguments.pool_bytes;
-  engine_options.prefix_cache = arguments.prefix_cache;
+  engine_options.prefixes.keeps = arguments.prefix_cache;
   const auto metrics = std::make_shared<Metrics>(CALANDRA_VERSION);
   Engine engine(*model, engine_options, metrics);
   EngineAnswers service(engine);

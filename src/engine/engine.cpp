@@ -1,8 +1,8 @@
 #include "engine/engine.h"
 
 #include "base/error.h"
-#include "cache/boundary_plan.h"
 #include "engine/generate.h"
+#include "engine/prefix_store.h"
 #include "engine/session.h"
 #include "plan/available_memory.h"
 #include "schedule/scheduler.h"
@@ -56,9 +56,7 @@ class Engine::Runner : private Prefixes {
         steps_(std::move(steps)),
         context_(checked_context(model, options.context)),
         pool_(model.layout(), pool_blocks_of(model, options), options.freed),
-        cache_(pool_),
-        caching_(options.prefix_cache),
-        message_ends_(stop_ids_of(model)),
+        prefixes_(pool_, model, options.prefixes, [this] { note_arrival(); }),
         scheduler_(model.layout(), pool_.blocks().num_blocks(), options.limits, this) {
     statistics_.context = context_;
     statistics_.block_bytes = model.layout().block_bytes;
@@ -74,6 +72,7 @@ class Engine::Runner : private Prefixes {
     }
     wake_.notify_all();
     thread_.join();
+    prefixes_.finish();
   }
   Runner(const Runner&) = delete;
   Runner& operator=(const Runner&) = delete;
@@ -92,6 +91,7 @@ class Engine::Runner : private Prefixes {
     request.weight = wanted.weight;
     auto answer = std::make_unique<Answer>(model_.tokenizer(), std::move(wanted), context_, std::move(listener));
     request.arrival = answer->submitted;
+    prefixes_.expect(answer->prefix, answer->tokens);
     if (answer->request.time_limit) request.deadline = request.arrival + *answer->request.time_limit;
     {
       const std::lock_guard lock(mutex_);
@@ -148,20 +148,23 @@ class Engine::Runner : private Prefixes {
           listener(std::move(heard_by)),
           builder(tokenizer, request.prompt, request.options, context, request.sample),
           tokens(std::move(request.prompt)),
+          prefix{.space = std::move(request.cache_space),
+                 .marks = std::move(request.cache_marks),
+                 .computes_all = request.options.prompt_logprobs.has_value()},
           submitted(now()) {
       summary.prompt_tokens = std::ssize(tokens);
     }
     Answer(const Answer&) = delete;
     Answer& operator=(const Answer&) = delete;
 
-    AnswerRequest request;  // without its prompt
+    AnswerRequest request;  // without its prompt, and what it says of the cache
     std::shared_ptr<AnswerListener> listener;
     AnswerBuilder builder;
     std::vector<std::int32_t> tokens;  // of the prompt, and made
     std::unique_ptr<SequenceMemory> memory;
-    bool spoilt = false;                 // a pass ended in the middle: what is in memory is of no position
-    PrefixCache<TokenKey>::Claim claim;  // from its admission until there is memory
-    std::vector<PlannedBoundary> plan;   // those that are ahead, ascending
+    bool started = false;  // its first token of all has been, or is next, in a pass
+    bool spoilt = false;   // a pass ended in the middle: what is in memory is of no position
+    PrefixUser prefix;
     std::vector<LogprobEntry> prompt_logprobs;
     Instant submitted;
     std::optional<Instant> admitted;
@@ -173,7 +176,8 @@ class Engine::Runner : private Prefixes {
     RequestId id{};
     Answer* answer = nullptr;
     ScheduledSlice slice;
-    std::int64_t row = -1;  // of the step's logits, if it wants some
+    std::vector<BoundaryAhead> ahead;  // that the step fills
+    std::int64_t row = -1;             // of the step's logits, if it wants some
     std::int32_t token = 0;
     AnswerStep gained;
     std::string error;
@@ -194,14 +198,7 @@ class Engine::Runner : private Prefixes {
   /// Of Prefixes.
   Resumption resume(RequestId id, std::int64_t tokens, std::int64_t spare_blocks) override {
     Answer& answer = *find(id);
-    answer.claim = {};
-    // Rows of a prompt that are to be scored have to be computed.
-    if (caching_ && !answer.request.options.prompt_logprobs) {
-      answer.claim =
-          cache_.claim(answer.request.cache_space, TokenKey(std::span(answer.tokens).first(static_cast<std::size_t>(tokens))),
-                       tokens - 1, spare_blocks);
-    }
-    return {answer.claim.position(), answer.claim.more_blocks(), answer.claim.held_blocks()};
+    return prefixes_.resume(answer.prefix, std::span(answer.tokens).first(static_cast<std::size_t>(tokens)), spare_blocks);
   }
 
   /// The answer has no part in what the scheduler decides any more: it waits to be told so.
@@ -230,6 +227,7 @@ class Engine::Runner : private Prefixes {
     preempted_.clear();
     admitted_.clear();
     for (;;) {
+      receive();
       if (!stopping_) step_ = scheduler_.next_step(now());
       for (const RequestId id : step_.expired) end(id, AnswerOutcome::TimedOut);
       // Their memory goes first of all: the scheduler may have given it to others.
@@ -244,13 +242,45 @@ class Engine::Runner : private Prefixes {
         work_.back().answer = find(slice.id);
         work_.back().slice = slice;
       }
-      if (telling_ || !work_.empty()) return true;
+      if (telling_ || !work_.empty() || !admitted_.empty()) return true;
       if (const auto deadline = scheduler_.next_deadline()) {
         wake_.wait_until(lock, Clock::time_point(std::chrono::duration_cast<Clock::duration>(*deadline)));
       } else {
         wake_.wait(lock);
       }
     }
+  }
+
+  /// From another thread: something that sequences resume from has come.
+  void note_arrival() {
+    const std::lock_guard lock(mutex_);  // not between a look and a wait
+    wake_.notify_one();
+  }
+
+  /// What sequences resume from and has come.
+  void receive() {
+    std::erase_if(expecting_, [&](const std::pair<RequestId, std::int64_t>& expected) {
+      const auto [id, room] = expected;
+      Answer* const answer = find(id);
+      if (answer == nullptr || !answer->prefix.reading) return true;  // ended, or preempted
+      try {
+        if (!prefixes_.arrived(answer->prefix, answer->tokens, answer->memory, room)) return false;
+      } catch (const std::exception& error) {
+        scheduler_.finish(id);
+        end(id, AnswerOutcome::Failed, error.what());
+        return true;
+      }
+      start(*answer);
+      scheduler_.arrived(id, answer->memory->position());
+      return true;
+    });
+  }
+
+  /// The answer's memory is where it goes on from.
+  void start(Answer& answer) {
+    const std::int64_t position = answer.memory->position(), prompt = answer.summary.prompt_tokens;
+    prefixes_.plan(answer.prefix, std::span(answer.tokens).first(static_cast<std::size_t>(prompt)), position);
+    if (!std::exchange(answer.started, true)) answer.summary.cached_tokens = std::min(position, prompt);
   }
 
   /// What the step has made goes to the scheduler; who has gained something is told later.
@@ -281,18 +311,29 @@ class Engine::Runner : private Prefixes {
       tell_ended();
       const Instant start = now();
       double draw_seconds = 0;
+      std::string failure;
       try {
         compute(draw_seconds);
       } catch (const std::exception& error) {
+        failure = error.what();
         for (Work& work : work_) {
-          work.error = error.what();
+          work.error = failure;
           work.answer->spoilt = true;
         }
       }
       lock.lock();
       telling_ = false;
       statistics_.pool = pool_.use();
-      statistics_.cache = cache_.statistics();
+      statistics_.cache = prefixes_.statistics();
+      statistics_.tier = prefixes_.tier_statistics();
+      for (const auto& [answer, admission] : admitted_) {
+        if (answer->prefix.reading) {
+          expecting_.emplace_back(admission.id, admission.room);
+        } else if (!answer->memory) {
+          scheduler_.finish(admission.id);
+          end(admission.id, AnswerOutcome::Failed, failure);
+        }
+      }
       if (work_.empty()) continue;
       complete();
       statistics_.step_seconds = seconds(now() - start);
@@ -344,12 +385,14 @@ class Engine::Runner : private Prefixes {
     }
     prepare_boundaries();
     slices_.clear();
-    for (std::size_t i = 0; i < work_.size(); ++i) {
-      const ScheduledSlice& slice = work_[i].slice;
-      const auto tokens = std::span(work_[i].answer->tokens);
-      slices_.push_back({work_[i].answer->memory.get(),
+    std::span<Boundary* const> ahead = ahead_pointers_;
+    for (const Work& work : work_) {
+      const ScheduledSlice& slice = work.slice;
+      const auto tokens = std::span(work.answer->tokens);
+      slices_.push_back({work.answer->memory.get(),
                          tokens.subspan(static_cast<std::size_t>(slice.begin), static_cast<std::size_t>(slice.count)),
-                         boundaries_of(i)});
+                         ahead.first(work.ahead.size())});
+      ahead = ahead.subspan(work.ahead.size());
     }
     const ConstRows hidden = model_.forward().run(slices_);
     store_boundaries();
@@ -361,75 +404,31 @@ class Engine::Runner : private Prefixes {
   }
 
   /// Its memory stays for whoever goes on from there, as long as nobody else needs it.
-  void keep(Answer& answer) {
-    answer.claim = {};
-    if (!answer.memory) return;
-    const bool whole = caching_ && !answer.spoilt && answer.memory->position() > 0;
-    auto boundary = SequenceMemory::freeze(std::move(answer.memory));
-    if (whole) store(answer, std::move(boundary), BoundaryKind::End);
-  }
+  void keep(Answer& answer) { prefixes_.leave(answer.prefix, answer.tokens, std::move(answer.memory), !answer.spoilt); }
 
-  void store(const Answer& answer, std::unique_ptr<Boundary> boundary, BoundaryKind kind) {
-    const auto tokens = std::span(answer.tokens).first(static_cast<std::size_t>(boundary->position()));
-    cache_.store(answer.request.cache_space, TokenKey(tokens), std::move(boundary), kind);
-  }
-
-  /// Memory for the boundaries that the step's slices pass by: of what is left, and of others that are worth less.
+  /// Memory for the boundaries that the step's slices pass by.
   void prepare_boundaries() {
-    ahead_.clear();
-    for (std::size_t i = 0; i < work_.size(); ++i) {
-      Answer& answer = *work_[i].answer;
-      std::int64_t before = work_[i].slice.begin;
-      const std::int64_t end = before + work_[i].slice.count;
-      auto planned = answer.plan.begin();
-      for (; planned != answer.plan.end() && planned->position <= end; ++planned) {
-        if (!cache_.admits(planned->kind, planned->position, before)) continue;
-        auto boundary = answer.memory->boundary_ahead(planned->position);
-        if (!boundary) continue;
-        before = planned->position;
-        ahead_.push_back({i, planned->kind, std::move(boundary)});
-      }
-      answer.plan.erase(answer.plan.begin(), planned);
-    }
     ahead_pointers_.clear();
-    for (const Ahead& ahead : ahead_) ahead_pointers_.push_back(ahead.boundary.get());
-  }
-  std::span<Boundary* const> boundaries_of(std::size_t work) const {
-    const auto first = std::ranges::lower_bound(ahead_, work, {}, &Ahead::work) - ahead_.begin();
-    const auto last = std::ranges::upper_bound(ahead_, work, {}, &Ahead::work) - ahead_.begin();
-    return std::span(ahead_pointers_).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(last - first));
+    for (Work& work : work_) {
+      const ScheduledSlice& slice = work.slice;
+      work.ahead = prefixes_.ahead(work.answer->prefix, *work.answer->memory, slice.begin, slice.begin + slice.count);
+      for (const BoundaryAhead& ahead : work.ahead) ahead_pointers_.push_back(ahead.boundary.get());
+    }
   }
   void store_boundaries() {
-    for (Ahead& ahead : ahead_) store(*work_[ahead.work].answer, std::move(ahead.boundary), ahead.kind);
-    ahead_.clear();
+    for (Work& work : work_) {
+      for (BoundaryAhead& ahead : work.ahead)
+        prefixes_.store(work.answer->prefix, work.answer->tokens, std::move(ahead.boundary), ahead.kind);
+    }
   }
 
   void admit(Answer& answer, const Admission& admission) {
-    answer.memory = answer.claim.make(pool_);
-    if (!answer.memory || !answer.memory->reserve(admission.room))
-      fail("memory pool is full, although the scheduler counted room");
-    plan(answer);
+    const auto known = std::span(answer.tokens);
+    answer.memory = prefixes_.make(answer.prefix, known, admission.room);
+    if (!answer.prefix.reading) start(answer);
     if (answer.admitted) return;
     answer.admitted = now();
     answer.summary.queue_seconds = seconds(*answer.admitted - answer.submitted);
-    answer.summary.cached_tokens = std::min(admission.resume_at, answer.summary.prompt_tokens);
-  }
-
-  void plan(Answer& answer) {
-    answer.plan.clear();
-    if (!caching_) return;
-    messages_.clear();
-    const auto prompt = std::span(answer.tokens).first(static_cast<std::size_t>(answer.summary.prompt_tokens));
-    for (std::size_t i = 0; i < prompt.size(); ++i) {
-      if (std::ranges::find(message_ends_, prompt[i]) != message_ends_.end())
-        messages_.push_back(static_cast<std::int64_t>(i) + 1);
-    }
-    answer.plan = plan_boundaries({.tokens = answer.summary.prompt_tokens,
-                                   .resumed_at = answer.memory->position(),
-                                   .common = answer.claim.common(),
-                                   .messages = messages_,
-                                   .asked = answer.request.cache_marks},
-                                  {});
   }
 
   /// The rows after which a token is wanted, copied: what else asks for logits would overwrite them.
@@ -501,23 +500,14 @@ class Engine::Runner : private Prefixes {
     }
   }
 
-  /// A boundary that the step fills.
-  struct Ahead {
-    std::size_t work = 0;  // whose, in work_
-    BoundaryKind kind{};
-    std::unique_ptr<Boundary> boundary;
-  };
-
   Model& model_;
   const std::shared_ptr<StepListener> steps_;
   const std::int64_t context_;
   MemoryPool pool_;
-  PrefixCache<TokenKey> cache_;
-  const bool caching_;
-  const std::vector<std::int32_t> message_ends_;  // tokens
 
   mutable std::mutex mutex_;
   std::condition_variable wake_;
+  PrefixStore prefixes_;
   Scheduler scheduler_;
   std::unordered_map<RequestId, std::unique_ptr<Answer>> answers_;  // that the scheduler knows
   std::vector<std::unique_ptr<Answer>> ended_;                      // to be told so
@@ -532,9 +522,8 @@ class Engine::Runner : private Prefixes {
   std::vector<Answer*> preempted_;
   std::vector<std::pair<Answer*, Admission>> admitted_;
   std::vector<Work> work_;
-  std::vector<Ahead> ahead_;  // in the order of work_
-  std::vector<Boundary*> ahead_pointers_;
-  std::vector<std::int64_t> messages_;
+  std::vector<Boundary*> ahead_pointers_;                      // in the order of work_
+  std::vector<std::pair<RequestId, std::int64_t>> expecting_;  // whose memory is being read, and their room
   std::vector<Work*> drawing_;
   std::vector<Slice> slices_;
   std::vector<float> last_rows_;

@@ -5,9 +5,9 @@
 // A request is submitted from any thread with a listener, which hears of it in the engine's thread: so it must not block or throw, nor call
 // the engine except to cancel. Whatever happens to the answer, ended() is called once and nothing after it.
 
-#include "cache/prefix_cache.h"
 #include "engine/answer_builder.h"
 #include "engine/model.h"
+#include "engine/prefix_store.h"
 #include "memory/pool.h"
 #include "schedule/limits.h"
 #include "schedule/request.h"
@@ -89,7 +89,7 @@ struct EngineOptions {
   std::int64_t context = 0;     // tokens of prompt and answer; 0: the model's
   std::int64_t pool_bytes = 0;  // for states, tails and latents; 0: default_pool_bytes()
   FreedMemory freed = FreedMemory::AsIs;
-  bool prefix_cache = true;  // what requests have in common is computed once, as long as there is memory to keep it
+  PrefixStoreOptions prefixes = {};  // what requests have in common is computed once, as long as there is room to keep it
 };
 
 /// Half of the memory that is available beside the weights, at least one sequence of the whole context, at most `max_running` of them.
@@ -101,6 +101,7 @@ struct EngineStatistics {
   std::int64_t context = 0;
   std::int64_t block_bytes = 0;
   PrefixCacheStatistics cache;
+  TierStatistics tier;
   PoolUse pool;             // after the last step, while `schedule` counts what is promised, too
   double step_seconds = 0;  // of the last step: the pass, and drawing tokens
   double draw_seconds = 0;  // of these

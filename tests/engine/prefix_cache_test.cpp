@@ -111,7 +111,7 @@ TEST_F(EnginePrefixCache, AnswersAreThoseOfAnEngineWithoutOne) {
     options.limits.prefill_tokens_beside_decodes = 1 + static_cast<std::int64_t>(random() % 50);
     options.limits.reserved_new_tokens = 1 + static_cast<std::int64_t>(random() % 5);
     EngineOptions without = options;
-    without.prefix_cache = false;
+    without.prefixes.keeps = false;
     Engine engine(model(), options), plain(model(), without);
     std::vector<Tokens> histories = {random_tokens(30, 1), random_tokens(170, 2)};
     for (int step = 0; step < 8; ++step) {

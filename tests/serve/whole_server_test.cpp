@@ -355,7 +355,7 @@ TEST(WholeServer, ClientsThatLeaveAnywhereTakeNothingWithThem) {
   options.engine.limits.max_running = 3;
   options.engine.pool_bytes = WholeServer::model().layout().sequence_blocks(1024) * WholeServer::model().layout().block_bytes * 2;
   options.engine.limits.reserved_new_tokens = 16;
-  options.engine.prefix_cache = false;  // which keeps blocks for those to come
+  options.engine.prefixes.keeps = false;  // which keeps blocks for those to come
   WholeServer whole(options);
   const Json stays = body_for(kText, 40, false);
   const std::string expected = dump_json(parse_json(whole.post(kText, stays).body, "test").at("choices"));
@@ -425,7 +425,7 @@ TEST(WholeServer, IdenticalRequestsAtOnceHaveOneAnswerAndShareTheirSteps) {
 TEST(WholeServer, AClientThatNeverReadsHoldsUpNobody) {
   WholeServerOptions options;
   options.server.http.backlog_limit_bytes = 50'000;
-  options.engine.prefix_cache = false;  // which keeps blocks for those to come
+  options.engine.prefixes.keeps = false;  // which keeps blocks for those to come
   WholeServer whole(options);
   const Json quick = body_for(kText, 20, false);
   Client slow(whole.server.port(), 4096);

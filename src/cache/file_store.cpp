@@ -1,0 +1,150 @@
+#include "cache/file_store.h"
+
+#include "base/error.h"
+#include "base/new_file.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <optional>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+namespace calandra {
+namespace {
+
+constexpr std::string_view kRunSuffix = ".run", kEndSuffix = ".end", kPartialSuffix = ".partial";
+
+/// A descriptor that is closed when it goes.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Descriptor& operator=(Descriptor&&) = delete;
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+Descriptor open_file(const std::filesystem::path& path) {
+  Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() < 0) fail("{}: cannot open: {}", path.string(), std::strerror(errno));
+  return file;
+}
+
+class FileReader : public ObjectReader {
+ public:
+  explicit FileReader(std::filesystem::path path) : path_(std::move(path)), file_(open_file(path_)) {
+    struct stat status {};
+    if (::fstat(file_.get(), &status) != 0) fail("{}: cannot read: {}", path_.string(), std::strerror(errno));
+    size_ = status.st_size;
+    ::posix_fadvise(file_.get(), 0, 0, POSIX_FADV_SEQUENTIAL);
+  }
+
+  std::int64_t size() const override { return size_; }
+
+  void read(std::span<std::byte> bytes) override {
+    while (!bytes.empty()) {
+      const ssize_t done = ::read(file_.get(), bytes.data(), bytes.size());
+      if (done < 0 && errno == EINTR) continue;
+      if (done < 0) fail("{}: cannot read: {}", path_.string(), std::strerror(errno));
+      if (done == 0) fail("{}: ends after {} bytes, expected {} more", path_.string(), size_, bytes.size());
+      bytes = bytes.subspan(static_cast<std::size_t>(done));
+    }
+  }
+
+ private:
+  std::filesystem::path path_;
+  Descriptor file_;
+  std::int64_t size_ = 0;
+};
+
+class FileWriter : public ObjectWriter {
+ public:
+  explicit FileWriter(const std::filesystem::path& path) : file_(path, NewFile::Access::Owner) {}
+  void write(std::span<const std::byte> bytes) override { file_.write(bytes); }
+  void commit() override { file_.commit(); }
+
+ private:
+  NewFile file_;
+};
+
+std::optional<ObjectName> name_of(const std::filesystem::path& path) {
+  const std::optional<Digest> digest = digest_of_hex(path.stem().string());
+  const std::string suffix = path.extension().string();
+  if (!digest) return std::nullopt;
+  if (suffix == kRunSuffix) return ObjectName{ObjectKind::Run, *digest};
+  if (suffix == kEndSuffix) return ObjectName{ObjectKind::End, *digest};
+  return std::nullopt;
+}
+
+}  // namespace
+
+FileStore::FileStore(const std::filesystem::path& folder) {
+  std::error_code error;
+  folder_ = std::filesystem::absolute(folder, error);
+  if (std::filesystem::create_directories(folder_, error))
+    std::filesystem::permissions(folder_, std::filesystem::perms::owner_all, error);
+  if (error) fail("{}: cannot make the folder: {}", folder.string(), error.message());
+  const std::filesystem::path lock = folder_ / "lock";
+  lock_ = ::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (lock_ < 0) fail("{}: cannot be written: {}", folder.string(), std::strerror(errno));
+  if (::flock(lock_, LOCK_EX | LOCK_NB) != 0) {
+    ::close(lock_);
+    fail("{}: another process keeps its prefix cache there, expected a folder of its own for each", folder.string());
+  }
+  for (const auto& entry : std::filesystem::directory_iterator(folder_, error)) {
+    if (entry.path().extension() == kPartialSuffix) std::filesystem::remove(entry.path(), error);
+  }
+}
+
+FileStore::~FileStore() { ::close(lock_); }
+
+std::filesystem::path FileStore::path_of(const ObjectName& name) const {
+  std::string file = name.digest.hex();
+  file += name.kind == ObjectKind::Run ? kRunSuffix : kEndSuffix;
+  return folder_ / file;
+}
+
+std::vector<ListedObject> FileStore::list() {
+  std::vector<ListedObject> objects;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_, error)) {
+    const std::optional<ObjectName> name = name_of(entry.path());
+    struct stat status {};
+    if (!name || ::stat(entry.path().c_str(), &status) != 0 || !S_ISREG(status.st_mode)) continue;
+    objects.push_back({*name, status.st_size, status.st_mtim.tv_sec * 1'000'000'000 + status.st_mtim.tv_nsec});
+  }
+  if (error) fail("{}: cannot be read: {}", folder_.string(), error.message());
+  return objects;
+}
+
+std::unique_ptr<ObjectReader> FileStore::open(const ObjectName& name) { return std::make_unique<FileReader>(path_of(name)); }
+
+std::unique_ptr<ObjectWriter> FileStore::create(const ObjectName& name) { return std::make_unique<FileWriter>(path_of(name)); }
+
+void FileStore::remove(const ObjectName& name) {
+  const std::filesystem::path path = path_of(name);
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT) fail("{}: cannot remove: {}", path.string(), std::strerror(errno));
+}
+
+void FileStore::touch(const ObjectName& name) {
+  const std::filesystem::path path = path_of(name);
+  if (::utimensat(AT_FDCWD, path.c_str(), nullptr, 0) != 0) fail("{}: cannot touch: {}", path.string(), std::strerror(errno));
+}
+
+void FileStore::expect(const ObjectName& name) {
+  const Descriptor file(::open(path_of(name).c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() >= 0) ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_WILLNEED);
+}
+
+}  // namespace calandra

@@ -1,0 +1,150 @@
+#include "engine/prefix_store.h"
+
+#include "base/error.h"
+#include "engine/fingerprint.h"
+#include "engine/generate.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace calandra {
+namespace {
+
+// The tier is asked for what spares that many tokens more than memory does: less is computed as quickly.
+constexpr std::int64_t kLeastFromTier = 64;
+
+std::span<const std::int32_t> first(std::span<const std::int32_t> tokens, std::int64_t count) {
+  return tokens.first(static_cast<std::size_t>(count));
+}
+
+std::unique_ptr<SequenceMemory> with_room(std::unique_ptr<SequenceMemory> memory, std::int64_t room) {
+  if (!memory || !memory->reserve(room)) fail("memory pool is full, although the scheduler counted room");
+  return memory;
+}
+
+}  // namespace
+
+PrefixStore::PrefixStore(MemoryPool& pool, const Model& model, const PrefixStoreOptions& options, std::function<void()> arrival)
+    : pool_(pool),
+      keeps_(options.keeps),
+      message_ends_(stop_ids_of(model)),
+      arrival_(std::move(arrival)),
+      cache_(pool, [this](const Boundary& boundary) {
+        if (tier_) tier_->forget(boundary);
+      }) {
+  if (!keeps_ || !options.objects) return;
+  TierOptions tier;
+  tier.model = fingerprint_of(model);
+  tier.limit_bytes = options.object_bytes;
+  tier.hidden = model.config().hidden;
+  tier.least_tokens = kLeastFromTier;
+  tier_ = std::make_unique<BoundaryTier>(options.objects, tier);
+}
+
+void PrefixStore::expect(PrefixUser& user, std::span<const std::int32_t> tokens) {
+  if (!tier_ || user.computes_all) return;
+  user.chain = TokenChain(tier_->root(user.space));
+  user.chain.extend(tokens);
+  const std::int64_t position = tier_->find(user.chain, tokens, std::ssize(tokens) - 1);
+  if (position > 0) tier_->expect(user.chain, tokens, position);
+}
+
+Resumption PrefixStore::resume(PrefixUser& user, std::span<const std::int32_t> tokens, std::int64_t spare_blocks) {
+  const std::int64_t limit = std::ssize(tokens) - 1;
+  user.claim = {};
+  user.common = user.tier_position = 0;
+  if (!keeps_ || user.computes_all) return {};
+  user.claim = cache_.claim(user.space, TokenKey(tokens), limit, spare_blocks);
+  user.common = user.claim.common();
+  Resumption found{user.claim.position(), user.claim.more_blocks(), user.claim.held_blocks(), false};
+  if (tier_) {
+    user.chain.extend(tokens);
+    const std::int64_t position = tier_->find(user.chain, tokens, limit);
+    if (position >= found.tokens + kLeastFromTier) {
+      user.tier_position = found.tokens = position;
+      found.later = true;
+    }
+  }
+  return found;
+}
+
+std::unique_ptr<SequenceMemory> PrefixStore::make(PrefixUser& user, std::span<const std::int32_t> tokens, std::int64_t room) {
+  std::unique_ptr<SequenceMemory> memory = with_room(user.claim.make(pool_), room);
+  if (user.tier_position > 0) user.reading = tier_->read(user.chain, tokens, user.tier_position, *memory, arrival_);
+  return memory;
+}
+
+bool PrefixStore::arrived(PrefixUser& user, std::span<const std::int32_t> tokens, std::unique_ptr<SequenceMemory>& memory,
+                          std::int64_t room) {
+  const BoundaryReading::State state = user.reading->state();
+  if (state == BoundaryReading::State::Reading) return false;
+  user.reading.reset();
+  if (state == BoundaryReading::State::Failed) {
+    memory.reset();
+    memory = with_room(SequenceMemory::create(pool_), room);
+    return true;
+  }
+  memory->arrive(user.tier_position);
+  // Others who come from there need not go to the tier.
+  if (cache_.admits(BoundaryKind::End, user.tier_position, 0)) {
+    if (auto boundary = memory->snapshot())
+      cache_.store(user.space, TokenKey(first(tokens, user.tier_position)), std::move(boundary), BoundaryKind::End);
+  }
+  return true;
+}
+
+void PrefixStore::plan(PrefixUser& user, std::span<const std::int32_t> prompt, std::int64_t position) {
+  if (!keeps_) return;
+  std::vector<std::int64_t> messages;
+  for (std::size_t i = 0; i < prompt.size(); ++i) {
+    if (std::ranges::find(message_ends_, prompt[i]) != message_ends_.end()) messages.push_back(static_cast<std::int64_t>(i) + 1);
+  }
+  user.plan = plan_boundaries(
+      {.tokens = std::ssize(prompt), .resumed_at = position, .common = user.common, .messages = messages, .asked = user.marks},
+      {});
+}
+
+std::vector<BoundaryAhead> PrefixStore::ahead(PrefixUser& user, const SequenceMemory& memory, std::int64_t begin,
+                                              std::int64_t end) {
+  std::vector<BoundaryAhead> ahead;
+  std::int64_t before = begin;
+  auto planned = user.plan.begin();
+  for (; planned != user.plan.end() && planned->position <= end; ++planned) {
+    if (!cache_.admits(planned->kind, planned->position, before)) continue;
+    auto boundary = memory.boundary_ahead(planned->position);
+    if (!boundary) continue;
+    before = planned->position;
+    ahead.push_back({planned->kind, std::move(boundary)});
+  }
+  user.plan.erase(user.plan.begin(), planned);
+  return ahead;
+}
+
+void PrefixStore::store(const PrefixUser& user, std::span<const std::int32_t> tokens, std::unique_ptr<Boundary> boundary,
+                        BoundaryKind kind) {
+  const std::span<const std::int32_t> behind = first(tokens, boundary->position());
+  const Boundary* const kept = cache_.store(user.space, TokenKey(behind), std::move(boundary), kind);
+  if (tier_ && kept != nullptr && kept->position() >= kLeastFromTier) {
+    TokenChain chain = user.computes_all ? TokenChain(tier_->root(user.space)) : user.chain;
+    chain.extend(behind);
+    tier_->write(chain, behind, *kept, static_cast<int>(kind));
+  }
+}
+
+void PrefixStore::leave(PrefixUser& user, std::span<const std::int32_t> tokens, std::unique_ptr<SequenceMemory> memory,
+                        bool whole) {
+  user.claim = {};
+  const bool arriving = user.reading != nullptr;
+  if (arriving) user.reading->cancel();
+  user.reading.reset();
+  if (!memory) return;
+  whole = whole && keeps_ && !arriving && memory->position() > 0;
+  auto boundary = SequenceMemory::freeze(std::move(memory));
+  if (whole) store(user, tokens, std::move(boundary), BoundaryKind::End);
+}
+
+void PrefixStore::finish() {
+  if (tier_) tier_->finish();
+}
+
+}  // namespace calandra

@@ -1,0 +1,92 @@
+#pragma once
+// Where the sequences of an engine begin, and what stays of them: the cache in the pool, and a tier behind it if there is one. Of the
+// engine's thread.
+
+#include "cache/boundary_plan.h"
+#include "cache/boundary_tier.h"
+#include "cache/prefix_cache.h"
+#include "engine/model.h"
+#include "schedule/prefixes.h"
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace calandra {
+
+struct PrefixStoreOptions {
+  bool keeps = true;                     // false: every request starts from nothing, and nothing stays
+  std::shared_ptr<ObjectStore> objects;  // of the tier; none: nothing outlives the process
+  std::int64_t object_bytes = 0;         // the tier's limit
+};
+
+/// What the store knows of one request.
+struct PrefixUser {
+  std::string space;                // who shares with whom
+  std::vector<std::int64_t> marks;  // positions asked for, ascending
+  bool computes_all = false;        // every row of it is wanted: nothing is skipped
+
+  TokenChain chain = {};                               // with a tier
+  PrefixCache<TokenKey>::Claim claim = {};             // from its admission until there is memory
+  std::int64_t common = 0;                             // tokens that it shared with others when it was admitted
+  std::int64_t tier_position = 0;                      // where the tier takes it, or 0
+  std::shared_ptr<BoundaryReading> reading = nullptr;  // while it does
+  std::vector<PlannedBoundary> plan = {};              // boundaries that are ahead, ascending
+};
+
+/// A boundary that a pass is going to fill.
+struct BoundaryAhead {
+  BoundaryKind kind{};
+  std::unique_ptr<Boundary> boundary;
+};
+
+class PrefixStore {
+ public:
+  /// `arrival` is called from another thread when something that was being read has come, or will not.
+  PrefixStore(MemoryPool& pool, const Model& model, const PrefixStoreOptions& options, std::function<void()> arrival);
+
+  /// A request of these tokens is coming: what it will want from the tier is made ready.
+  void expect(PrefixUser& user, std::span<const std::int32_t> tokens);
+
+  /// What a request of these tokens goes on from, as Prefixes::resume().
+  Resumption resume(PrefixUser& user, std::span<const std::int32_t> tokens, std::int64_t spare_blocks);
+
+  /// Its memory, with room up to `room`: now where resume() said, or, if that was said to come later, being read. Throws Error if the pool is dry.
+  std::unique_ptr<SequenceMemory> make(PrefixUser& user, std::span<const std::int32_t> tokens, std::int64_t room);
+
+  /// Whether what is read has come, or will not; `memory` is at its position then, which is 0 if it will not.
+  bool arrived(PrefixUser& user, std::span<const std::int32_t> tokens, std::unique_ptr<SequenceMemory>& memory,
+               std::int64_t room);
+
+  /// Which boundaries to take of a prompt that goes on from its memory's position.
+  void plan(PrefixUser& user, std::span<const std::int32_t> prompt, std::int64_t position);
+
+  /// Memory for those that a pass over [begin, end) goes by: of what is left, and of others that are worth less.
+  std::vector<BoundaryAhead> ahead(PrefixUser& user, const SequenceMemory& memory, std::int64_t begin, std::int64_t end);
+
+  /// Keeps a boundary of these tokens.
+  void store(const PrefixUser& user, std::span<const std::int32_t> tokens, std::unique_ptr<Boundary> boundary, BoundaryKind kind);
+
+  /// The request gives its memory away, or never had any. It stays for whoever goes on from there, if it is `whole`: at the position it says.
+  void leave(PrefixUser& user, std::span<const std::int32_t> tokens, std::unique_ptr<SequenceMemory> memory, bool whole);
+
+  /// Returns when the tier has written what it can.
+  void finish();
+
+  PrefixCacheStatistics statistics() const { return cache_.statistics(); }
+  /// Zeros without a tier.
+  TierStatistics tier_statistics() const { return tier_ ? tier_->statistics() : TierStatistics{}; }
+
+ private:
+  MemoryPool& pool_;
+  const bool keeps_;
+  const std::vector<std::int32_t> message_ends_;  // tokens
+  const std::function<void()> arrival_;
+  PrefixCache<TokenKey> cache_;
+  std::unique_ptr<BoundaryTier> tier_;  // after the cache: it reads boundaries until it is gone
+};
+
+}  // namespace calandra
