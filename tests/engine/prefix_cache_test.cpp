@@ -1,10 +1,12 @@
 // What the cache did must not be seen in any answer, only in the tokens that are computed.
 
 #include "engine/engine_harness.h"
+#include "support/memory_store.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <random>
 
 namespace calandra {
@@ -38,6 +40,14 @@ class EnginePrefixCache : public EngineTest {
     heard->wait();
     return {heard->ids, heard->summary.prompt_tokens - heard->summary.cached_tokens};
   }
+  /// The same with objects that outlive it.
+  EngineOptions with_tier(EngineOptions options) const {
+    options.prefixes.objects = store_;
+    options.prefixes.object_bytes = std::int64_t{1} << 30;
+    return options;
+  }
+  const std::shared_ptr<MemoryStore> store_ = std::make_shared<MemoryStore>();
+
   static EngineOptions roomy() {
     return {.limits = {}, .context = 4096, .pool_bytes = 100 * blocks(4096) * model().layout().block_bytes};
   }
@@ -98,10 +108,74 @@ TEST_F(EnginePrefixCache, SpacesAndPromptsToBeScoredFindNothing) {
   EXPECT_EQ(cached(wanted), 99);
 }
 
-/// Conversations that grow, fork, are edited in the middle, retried, all at once.
+TEST_F(EnginePrefixCache, WhatWasComputedOutlivesTheEngine) {
+  EngineOptions options = with_tier(roomy());
+  const Tokens prompt = random_tokens(1500, 1);
+  auto engine = std::make_unique<Engine>(model(), options);
+  const Told first = ask(*engine, prompt);
+  EXPECT_EQ(first.computed, 1500);
+  engine = std::make_unique<Engine>(model(), options);
+  const Told again = ask(*engine, prompt);
+  EXPECT_EQ(again.computed, 1);
+  EXPECT_EQ(again.ids, first.ids);
+  EXPECT_EQ(engine->statistics().tier.read, 1);
+  EXPECT_EQ(ask(*engine, prompt).computed, 1);
+  EXPECT_EQ(engine->statistics().tier.read, 1) << "in memory now";
+  // The next turn in a third process. An answer of eight tokens more was not worth its own object.
+  engine = std::make_unique<Engine>(model(), options);
+  EXPECT_LE(ask(*engine, joined(joined(prompt, first.ids), random_tokens(40, 2))).computed, 41 + 64);
+  // Nobody finds it with other settings.
+  ModelOptions exact_options;
+  exact_options.activations = Activations::Fp32;
+  Model exact(source_path("models/austen-5m").string(), exact_options);
+  Engine other(exact, options);
+  EXPECT_EQ(ask(other, prompt).computed, 1500);
+}
+
+TEST_F(EnginePrefixCache, WhatMemoryHadNoRoomForComesFromTheTier) {
+  EngineOptions options = with_tier(roomy());
+  options.pool_bytes = 2 * blocks(2048) * model().layout().block_bytes;
+  Engine engine(model(), options);
+  const Tokens prompt = random_tokens(1500, 1);
+  const Told first = ask(engine, prompt);
+  while (engine.statistics().tier.waiting > 0) ask(engine, random_tokens(1, 0), 1);  // statistics are told with a step
+  for (unsigned i = 0; i < 6; ++i) ask(engine, random_tokens(1500, 10 + i), 1);
+  const Told again = ask(engine, prompt);
+  EXPECT_EQ(again.computed, 1);
+  EXPECT_EQ(again.ids, first.ids);
+  EXPECT_GT(engine.statistics().tier.read, 0);
+}
+
+TEST_F(EnginePrefixCache, WhoIsCancelledWhileItIsReadLeavesNothing) {
+  EngineOptions options = with_tier(roomy());
+  const Tokens prompt = random_tokens(1500, 1);
+  const Told first = ask(*std::make_unique<Engine>(model(), options), prompt);
+  std::atomic<bool> reading = false;
+  store_->fails = [&](const char* what) {
+    if (std::string_view(what) == "read" && reading.exchange(true)) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    return false;
+  };
+  Engine engine(model(), options);
+  reading = false;  // the index has been read
+  AnswerRequest wanted;
+  wanted.prompt = prompt;
+  wanted.options.max_tokens = 8;
+  const auto heard = std::make_shared<Heard>();
+  const RequestId id = submit(engine, wanted, heard);
+  while (!reading) std::this_thread::yield();
+  engine.cancel(id);
+  heard->wait();
+  EXPECT_EQ(heard->summary.outcome, AnswerOutcome::Cancelled);
+  expect_all_back(engine);
+  EXPECT_EQ(ask(engine, prompt).ids, first.ids);
+}
+
+/// Conversations that grow, fork, are edited in the middle, retried, all at once; with a tier also over restarts, and when it fails.
 TEST_F(EnginePrefixCache, AnswersAreThoseOfAnEngineWithoutOne) {
-  const int rounds = long_tests() ? 60 : 3;
-  std::int64_t cached = 0, preemptions = 0, evicted = 0;
+  const int rounds = long_tests() ? 120 : 6;
+  std::int64_t cached = 0, preemptions = 0, evicted = 0, read = 0, refused = 0;
+  std::mt19937 luck(1);
+  store_->fails = [&](const char*) { return luck() % 100 == 0; };
   for (int round = 0; round < rounds; ++round) {
     std::mt19937 random(static_cast<unsigned>(round));
     // Room for much, for a few, for hardly two.
@@ -112,9 +186,24 @@ TEST_F(EnginePrefixCache, AnswersAreThoseOfAnEngineWithoutOne) {
     options.limits.reserved_new_tokens = 1 + static_cast<std::int64_t>(random() % 5);
     EngineOptions without = options;
     without.prefixes.keeps = false;
-    Engine engine(model(), options), plain(model(), without);
+    const bool tier = round / 3 % 2 == 1;
+    if (tier) options = with_tier(options);
+    Engine plain(model(), without);
+    auto engine = std::make_unique<Engine>(model(), options);
+    const auto count_up = [&] {
+      const EngineStatistics statistics = engine->statistics();
+      preemptions += statistics.schedule.preemptions;
+      evicted += statistics.cache.evicted;
+      read += statistics.tier.read;
+      refused += statistics.tier.refused;
+    };
     std::vector<Tokens> histories = {random_tokens(30, 1), random_tokens(170, 2)};
     for (int step = 0; step < 8; ++step) {
+      if (tier && random() % 4 == 0) {
+        count_up();
+        engine.reset();
+        engine = std::make_unique<Engine>(model(), options);
+      }
       std::vector<AnswerRequest> requests;
       for (std::size_t i = 0, count = 1 + random() % 5; i < count; ++i) {
         Tokens prompt = histories[random() % histories.size()];
@@ -133,7 +222,7 @@ TEST_F(EnginePrefixCache, AnswersAreThoseOfAnEngineWithoutOne) {
       std::vector<std::shared_ptr<Heard>> heard, expected;
       for (const AnswerRequest& wanted : requests) {
         heard.push_back(std::make_shared<Heard>());
-        submit(engine, wanted, heard.back());
+        submit(*engine, wanted, heard.back());
       }
       for (const auto& one : heard) one->wait();
       for (const AnswerRequest& wanted : requests) {
@@ -150,13 +239,14 @@ TEST_F(EnginePrefixCache, AnswersAreThoseOfAnEngineWithoutOne) {
         histories.push_back(joined(requests[i].prompt, heard[i]->ids));
       }
     }
-    preemptions += engine.statistics().schedule.preemptions;
-    evicted += engine.statistics().cache.evicted;
-    expect_all_back(engine);
+    count_up();
+    expect_all_back(*engine);
   }
   EXPECT_GT(cached, 1000);
   EXPECT_GT(preemptions, 0);
   EXPECT_GT(evicted, 0);
+  EXPECT_GT(read, 0);
+  EXPECT_GT(refused, 0);
 }
 
 }  // namespace
