@@ -120,6 +120,9 @@ void BoundaryTier::read_index() {
       gone.push_back(listed.name);
     }
   }
+  if (statistics_.refused > 0)
+    note_error(
+        fmt::format("{}: {} objects are damaged or of another format: removed", store_->description(), statistics_.refused));
   // Runs before those that need them.
   std::ranges::sort(found, {}, [](const auto& object) { return std::pair(object.first.kind, object.first.begin); });
   for (const auto& [header, used] : found) add(header, used, 0);
@@ -212,7 +215,14 @@ void BoundaryTier::remove(const Gone& gone) {
   }
 }
 
-void BoundaryTier::note_error(std::string_view what) { statistics_.last_error = what; }
+/// Not under mutex_. The same again is told once.
+void BoundaryTier::note_error(const std::string& what) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(statistics_.last_error, what) == what) return;
+  }
+  if (options_.note) options_.note(what);
+}
 
 std::int64_t BoundaryTier::find(const TokenChain& chain, std::span<const std::int32_t> tokens, std::int64_t limit) const {
   const std::int64_t most = std::min(limit, std::ssize(tokens));
@@ -323,7 +333,9 @@ void BoundaryTier::write_all() {
     if (failed_) {
       ++statistics_.write_errors;
       ++statistics_.lost;
+      lock.unlock();
       note_error(*error);
+      lock.lock();
     }
     written_.notify_all();
     if (failed_) wake_writer_.wait_for(lock, kPause, [&] { return stopping_; });
@@ -511,7 +523,6 @@ bool BoundaryTier::read(BoundaryReading& reading) {
       {
         const std::lock_guard lock(mutex_);
         ++statistics_.refused;
-        note_error(error.what());
         if (object.expected.kind == ObjectKind::End) {
           drop_end(object.expected.name, gone);
         } else if (const auto run = runs_.find(object.expected.name); run != runs_.end()) {
@@ -523,6 +534,7 @@ bool BoundaryTier::read(BoundaryReading& reading) {
         }
       }
       remove(gone);
+      note_error(error.what());
       return false;
     }
   }

@@ -36,6 +36,8 @@ struct TierOptions {
   std::int64_t hidden = 0;       // numbers of a hidden row
   /// A boundary is written only if it spares that many tokens more than one that is there.
   std::int64_t least_tokens = 64;
+  /// Told, from any thread, why something was dropped or could not be written. May be missing; must not throw.
+  std::function<void(std::string_view what)> note = {};
 };
 
 struct TierStatistics {
@@ -146,7 +148,7 @@ class BoundaryTier {
   bool write_object(const ObjectHeader& header, const std::function<StoredParts(const Boundary&)>& parts);
   void read_all();
   bool read(BoundaryReading& reading);
-  void note_error(std::string_view what);
+  void note_error(const std::string& what);
 
   const std::shared_ptr<ObjectStore> store_;
   const TierOptions options_;

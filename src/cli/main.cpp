@@ -496,6 +496,16 @@ Exit codes: 0 after such an end; else as for run.)");
                     "Keep what prompts and answers have computed, in memory that nobody needs, for requests that begin alike")
         ->default_str("on")
         ->group("Scheduling");
+    command
+        .add_option("--cache-dir", a.cache_folder,
+                    "Keep it in this folder, too: it outlives the program, and what memory has no room for. One server a folder; "
+                    "it holds what prompts can be told from")
+        ->type_name("FOLDER")
+        ->default_str("none")
+        ->group("Scheduling");
+    add_size(command, "--cache-disk", a.cache_disk_bytes, "What may lie there; the longest unused goes first")
+        ->default_str("half of what is free")
+        ->group("Scheduling");
     add_words<bool>(command, "--cache-isolation", a.isolates_keys, {{"key", true}, {"none", false}},
                     "Who finds what others' requests have computed: nobody with another key, or everyone")
         ->default_str("key")

@@ -1,5 +1,6 @@
 #include "serve/server.h"
 
+#include "cache/file_store.h"
 #include "cli/commands.h"
 #include "cli/file_limit.h"
 #include "cli/open_model.h"
@@ -22,6 +23,7 @@
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <utility>
 
@@ -104,6 +106,8 @@ bool is_this_machine(const std::string& host) { return host == "localhost" || ho
 /// What would leave a server that starts and that nobody can use as was meant.
 void check_arguments(const ServeArguments& arguments) {
   if (arguments.log_prompts && !arguments.request_log) throw UsageError("--log-prompts: expected --log-requests beside it");
+  if (arguments.cache_folder && !arguments.prefix_cache) throw UsageError("--cache-dir: expected --prefix-cache on beside it");
+  if (arguments.cache_disk_bytes > 0 && !arguments.cache_folder) throw UsageError("--cache-disk: expected --cache-dir beside it");
   for (const std::string& key : arguments.api_keys) {
     if (key.empty()) throw UsageError("--api-key: found an empty text, expected a key");
   }
@@ -115,6 +119,24 @@ void check_arguments(const ServeArguments& arguments) {
   }
 }
 
+/// Half of what is free in the folder, beside what is there already.
+std::int64_t default_cache_bytes(const std::filesystem::path& folder, ObjectStore& store) {
+  std::int64_t bytes = static_cast<std::int64_t>(std::filesystem::space(folder).available);
+  for (const ListedObject& object : store.list()) bytes += object.bytes;
+  return bytes / 2;
+}
+
+PrefixStoreOptions prefix_options(const ServeArguments& arguments) {
+  PrefixStoreOptions options;
+  options.keeps = arguments.prefix_cache;
+  if (!arguments.cache_folder) return options;
+  options.objects = std::make_shared<FileStore>(*arguments.cache_folder);
+  options.object_bytes = arguments.cache_disk_bytes > 0 ? arguments.cache_disk_bytes
+                                                        : default_cache_bytes(*arguments.cache_folder, *options.objects);
+  options.note = [](std::string_view what) { write_note(fmt::format("prefix cache: {}\n", one_line(what))); };
+  return options;
+}
+
 }  // namespace
 
 int serve_command(const ServeArguments& arguments) {
@@ -124,9 +146,14 @@ int serve_command(const ServeArguments& arguments) {
   EngineOptions engine_options;
   engine_options.limits = arguments.limits;
   engine_options.pool_bytes = arguments.pool_bytes;
-  engine_options.prefixes.keeps = arguments.prefix_cache;
+  engine_options.prefixes = prefix_options(arguments);
   const auto metrics = std::make_shared<Metrics>(CALANDRA_VERSION);
   Engine engine(*model, engine_options, metrics);
+  if (arguments.cache_folder) {
+    const TierStatistics there = engine.statistics().tier;
+    write_note(fmt::format("prefix cache in {}: {} positions, {} of {}\n", *arguments.cache_folder, there.boundaries,
+                           short_bytes(there.bytes), short_bytes(engine_options.prefixes.object_bytes)));
+  }
   EngineAnswers service(engine);
   GrammarCache grammars(model->tokenizer(), stop_ids_of(*model), model->num_samplable());
   MeasuredAnswers answers(service, metrics);

@@ -61,6 +61,7 @@ class Engine::Runner : private Prefixes {
     statistics_.context = context_;
     statistics_.block_bytes = model.layout().block_bytes;
     statistics_.pool = pool_.use();
+    statistics_.tier = prefixes_.tier_statistics();
     thread_ = std::thread([this] { run(); });
   }
 

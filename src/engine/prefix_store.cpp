@@ -38,6 +38,7 @@ PrefixStore::PrefixStore(MemoryPool& pool, const Model& model, const PrefixStore
   tier.limit_bytes = options.object_bytes;
   tier.hidden = model.config().hidden;
   tier.least_tokens = kLeastFromTier;
+  tier.note = options.note;
   tier_ = std::make_unique<BoundaryTier>(options.objects, tier);
 }
 

@@ -13,14 +13,16 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace calandra {
 
 struct PrefixStoreOptions {
-  bool keeps = true;                     // false: every request starts from nothing, and nothing stays
-  std::shared_ptr<ObjectStore> objects;  // of the tier; none: nothing outlives the process
-  std::int64_t object_bytes = 0;         // the tier's limit
+  bool keeps = true;                                     // false: every request starts from nothing, and nothing stays
+  std::shared_ptr<ObjectStore> objects;                  // of the tier; none: nothing outlives the process
+  std::int64_t object_bytes = 0;                         // the tier's limit
+  std::function<void(std::string_view what)> note = {};  // TierOptions::note
 };
 
 /// What the store knows of one request.

@@ -187,6 +187,18 @@ std::string Metrics::text(const EngineStatistics& now) const {
   page.gauge("prefix_cache_boundaries", "Positions in earlier requests that can be gone on from.", now.cache.boundaries);
   page.counter("prefix_cache_stored_total", "Such positions stored.", now.cache.stored);
   page.counter("prefix_cache_evicted_total", "Of these, those that gave way to something else.", now.cache.evicted);
+  page.gauge("prefix_tier_boundaries", "Such positions in --cache-dir.", now.tier.boundaries);
+  page.gauge("prefix_tier_bytes", "Bytes there.", now.tier.bytes);
+  page.gauge("prefix_tier_waiting", "Positions in memory that are to be written there.", now.tier.waiting);
+  page.counter("prefix_tier_written_total", "Positions written there.", now.tier.written);
+  page.counter("prefix_tier_written_bytes_total", "Bytes written there.", now.tier.written_bytes);
+  page.counter("prefix_tier_read_total", "Requests that went on from a position read there.", now.tier.read);
+  page.counter("prefix_tier_read_bytes_total", "Bytes read there.", now.tier.read_bytes);
+  page.counter("prefix_tier_evicted_total", "Positions that gave way to others there.", now.tier.evicted);
+  page.counter("prefix_tier_lost_total", "Positions that memory had no room for before they were written.", now.tier.lost);
+  page.counter("prefix_tier_refused_total", "Files that were not whole, or not what they should be, and were removed.",
+               now.tier.refused);
+  page.counter("prefix_tier_write_errors_total", "Times that writing failed.", now.tier.write_errors);
   page.counter("generated_tokens_total", "Tokens made.", generated_tokens_);
 
   page.begin("computed_tokens_total", "counter", "Rows of all steps.");

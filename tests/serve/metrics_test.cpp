@@ -53,6 +53,17 @@ EngineStatistics busy(Metrics& metrics) {
   now.schedule.blocks_total = 16;
   now.block_bytes = 1 << 20;
   now.cache = {.boundaries = 3, .stored = 9, .evicted = 6, .hits = 2, .misses = 5};
+  now.tier.boundaries = 7;
+  now.tier.bytes = 700;
+  now.tier.waiting = 1;
+  now.tier.written = 8;
+  now.tier.written_bytes = 800;
+  now.tier.read = 3;
+  now.tier.read_bytes = 300;
+  now.tier.evicted = 1;
+  now.tier.lost = 2;
+  now.tier.refused = 4;
+  now.tier.write_errors = 5;
   now.pool = {.states = 5, .latents = 2, .mtp_latents = 1, .nothing = 8};
   now.draw_seconds = 0.25;
   for (const auto& [prefill, decode, seconds] :
@@ -136,6 +147,10 @@ TEST(Metrics, ValuesAreThoseToldOf) {
       {"calandra_step_duration_seconds_sum{kind=\"decode\"}", 0.02},
       {"calandra_step_duration_seconds_sum{kind=\"mixed\"}", 0.5},
       {"calandra_draw_seconds_total", 0.75},
+      {"calandra_prefix_tier_bytes", 700},
+      {"calandra_prefix_tier_lost_total", 2},
+      {"calandra_prefix_tier_read_bytes_total", 300},
+      {"calandra_prefix_tier_write_errors_total", 5},
       {"calandra_pool_blocks{state=\"used\"}", 10},
       {"calandra_pool_blocks{state=\"free\"}", 6},
       {"calandra_pool_held_blocks{kind=\"states\"}", 5},
