@@ -1,5 +1,7 @@
 #include "cli/chat.h"
 
+#include "base/mapped_file.h"
+#include "cache/file_store.h"
 #include "checkpoint/summary.h"
 #include "cli/answer.h"
 #include "cli/conversation.h"
@@ -208,10 +210,14 @@ class Chat {
     answer(std::string(argument));
   }
 
+  /// Where what was computed of a saved chat lies.
+  static std::filesystem::path computed_beside(std::string_view file) { return std::string(file) + ".cache"; }
+
   void save(std::string_view argument) {
     if (argument.empty()) fail("/save: expected a file name");
     conversation_.save(argument, settings_as_json(options_, model_));
     write_out(fmt::format("{} messages saved\n", conversation_.num_messages()));
+    if (session_.position() > 0) session_.save(std::make_shared<FileStore>(computed_beside(argument)));
   }
 
   void load(std::string_view argument) {
@@ -224,6 +230,9 @@ class Chat {
       write_note(fmt::format("note: saved with the model {}, this is {}\n", one_line(model.get<std::string>()),
                              short_name(model_.name())));
     write_out(fmt::format("{} messages loaded\n", conversation_.num_messages()));
+    const std::int64_t tokens = std::ssize(conversation_.tokens());
+    if (const auto folder = computed_beside(argument); tokens > 0 && tokens <= session_.context() && is_there(folder))
+      session_.load(std::make_shared<FileStore>(folder), conversation_.tokens());
   }
 
   void reset(std::string_view) {
@@ -262,7 +271,7 @@ const std::array<Chat::Command, 10> Chat::kCommands = {{
     {"/think", "on|off", "whether the model reasons before it answers", &Chat::set_think},
     {"/tools", "[FILE]", "tools the model may call, a JSON array; without FILE none", &Chat::set_tools},
     {"/tool", "TEXT", "the result of a tool call; a plain line does the same", &Chat::give_result},
-    {"/save", "FILE", "write messages, settings and token ids", &Chat::save},
+    {"/save", "FILE", "write messages, settings and token ids; beside it, in FILE.cache, what was computed", &Chat::save},
     {"/load", "FILE", "go on from a saved chat", &Chat::load},
     {"/reset", "", "forget the messages", &Chat::reset},
     {"/stats", "", "settings, context in use, speeds", &Chat::stats},

@@ -1,8 +1,11 @@
 #include "engine/session.h"
 
 #include "base/error.h"
+#include "cache/boundary_tier.h"
+#include "engine/fingerprint.h"
 
 #include <algorithm>
+#include <future>
 
 namespace calandra {
 namespace {
@@ -15,6 +18,15 @@ std::int64_t blocks_for(const MemoryLayout& layout, std::int64_t context) {
   const auto boundaries = static_cast<std::int64_t>(kBoundaries);
   const std::int64_t partial_pages = 2 * (boundaries + 1);
   return layout.sequence_blocks(context) + (boundaries + 1) * layout.fixed_blocks() + partial_pages;
+}
+
+/// Objects of one conversation: with room for what it was when it was saved before, whose runs it shares.
+TierOptions tier_options(const Model& model, std::int64_t tokens) {
+  const MemoryLayout layout = model.layout();
+  const std::int64_t token_bytes = layout.cache_bytes_per_token() + layout.mtp_cache_bytes_per_token();
+  const std::int64_t bytes = layout.state_bytes() + layout.tails_bytes() + (tokens + kRunTokens) * token_bytes;
+  return {
+      .model = fingerprint_of(model), .limit_bytes = 2 * bytes, .hidden = model.config().hidden, .least_tokens = 1, .note = {}};
 }
 
 }  // namespace
@@ -101,6 +113,43 @@ void Session::rewind(std::int64_t common) {
   memory_.reset();  // frees its blocks before the next takes some
   memory_ = boundaries_.empty() ? SequenceMemory::create(pool_) : SequenceMemory::resume(pool_, *boundaries_.back());
   tokens_.resize(static_cast<std::size_t>(position()));
+}
+
+void Session::save(const std::shared_ptr<ObjectStore>& objects) const {
+  const auto boundary = memory_->snapshot();
+  if (!boundary) fail("memory pool is full at {} tokens", position());
+  if (position() == 0) return;
+  BoundaryTier tier(objects, tier_options(model_, position()));
+  TokenChain chain(tier.root(""));
+  chain.extend(tokens_);
+  tier.write(chain, tokens_, *boundary, 0);
+  tier.finish();
+  if (tier.find(chain, tokens_, position()) < position())
+    fail("{}: cannot be written: {}", objects->description(), tier.statistics().last_error);
+}
+
+void Session::load(const std::shared_ptr<ObjectStore>& objects, std::span<const std::int32_t> history) {
+  check_length(std::ssize(history));
+  BoundaryTier tier(objects, tier_options(model_, std::ssize(history)));
+  TokenChain chain(tier.root(""));
+  chain.extend(history);
+  const std::int64_t found = tier.find(chain, history, std::ssize(history) - 1);
+  const auto common = std::mismatch(tokens_.begin(), tokens_.end(), history.begin(), history.end()).first - tokens_.begin();
+  if (found <= common) return;
+  boundaries_.clear();
+  rewind(0);
+  if (!memory_->reserve(found)) fail("memory pool is full at {} tokens", found);
+  std::promise<void> done;
+  const auto reading = tier.read(chain, history, found, *memory_, [&] { done.set_value(); });
+  done.get_future().wait();
+  if (reading->state() == BoundaryReading::State::Done) {
+    memory_->arrive(found);
+    tokens_.assign(history.begin(), history.begin() + found);
+    logits_.clear();
+  } else {
+    memory_.reset();
+    memory_ = SequenceMemory::create(pool_);
+  }
 }
 
 void Session::keep_boundary() {

@@ -3,6 +3,7 @@
 // history each time; the session reuses what it holds, resumes from a boundary, or starts again, and the logits are
 // bit for bit the same whichever it was.
 
+#include "cache/object_store.h"
 #include "engine/model.h"
 #include "memory/sequence_memory.h"
 
@@ -44,6 +45,12 @@ class Session {
 
   /// Remembers this moment: a later history that leaves the present one after it resumes here. The last few are kept.
   void keep_boundary();
+
+  /// Writes what is in memory to `objects`, for load() in this or another process. Throws Error if it cannot be written.
+  void save(const std::shared_ptr<ObjectStore>& objects) const;
+  /// Goes on from the deepest position in `objects` that is a prefix of `history`, if that spares more than what is in memory. What is damaged, or
+  /// of another model or program, is as good as not there.
+  void load(const std::shared_ptr<ObjectStore>& objects, std::span<const std::int32_t> history);
 
   std::int64_t context() const { return context_; }
   /// Tokens in memory.

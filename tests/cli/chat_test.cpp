@@ -144,8 +144,11 @@ TEST_F(ChatTest, LoadedChatAnswersAsTheOneThatWasNeverLeft) {
   say(loaded, "/load " + file);
   loaded.expect("loaded");
   say(loaded, question);
-  EXPECT_EQ(lasting(leave(loaded)), first);
+  const std::string screen = leave(loaded);
+  EXPECT_EQ(lasting(screen), first);
   EXPECT_GT(first.size(), question.size() + 20);
+  EXPECT_THAT(screen, testing::ContainsRegex("[0-9]+ prompt tokens \\([0-9]+ reused\\)"))
+      << "what was computed is beside the file";
 }
 
 TEST_F(ChatTest, SpeedsAreToldAfterEachAnswer) {

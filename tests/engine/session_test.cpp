@@ -2,6 +2,7 @@
 
 #include "engine/session.h"
 
+#include "cache/file_store.h"
 #include "engine/perplexity.h"
 #include "engine/sampler.h"
 #include "support/golden.h"
@@ -10,6 +11,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <filesystem>
 #include <random>
 
 namespace calandra {
@@ -90,6 +92,38 @@ TEST_F(SessionTest, ReusesWhatItHolds) {
   history.resize(699);
   session.logits(history);
   EXPECT_EQ(session.num_reused_tokens(), 0) << "no boundary before";
+}
+
+TEST_F(SessionTest, WhatIsSavedIsGoneOnFromElsewhere) {
+  const TemporaryFolder folder;
+  const Tokens history = tokens(1300, 8);
+  {
+    Session session(model(), 2048);
+    session.logits(std::span(history).first(700));
+    session.save(std::make_shared<FileStore>(folder.path() / "chat"));
+    session.logits(std::span(history).first(1200));
+    session.save(std::make_shared<FileStore>(folder.path() / "chat"));
+  }
+  Session session(model(), 2048, FreedMemory::Poisoned);
+  session.logits(tokens(20, 9));  // something to leave
+  session.load(std::make_shared<FileStore>(folder.path() / "chat"), history);
+  EXPECT_EQ(session.position(), 1200);
+  expect_same_bits(session.logits(history), fresh(history), "from 1,200");
+  EXPECT_EQ(session.num_reused_tokens(), 1200);
+
+  // Nothing is gained from it any more, or nothing fits.
+  session.load(std::make_shared<FileStore>(folder.path() / "chat"), history);
+  EXPECT_EQ(session.position(), 1300);
+  const Tokens other = tokens(1300, 10);
+  session.load(std::make_shared<FileStore>(folder.path() / "chat"), other);
+  expect_same_bits(session.logits(other), fresh(other), "another");
+
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path() / "chat")) {
+    if (entry.path().extension() == ".run") std::filesystem::resize_file(entry.path(), entry.file_size() - 1);
+  }
+  session.load(std::make_shared<FileStore>(folder.path() / "chat"), history);
+  expect_same_bits(session.logits(history), fresh(history), "damaged");
+  EXPECT_LT(session.num_reused_tokens(), 1024);
 }
 
 TEST_F(SessionTest, AHistoryThatEndsAtABoundaryIsComputedFromBefore) {
