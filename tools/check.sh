@@ -68,9 +68,9 @@ step_asan() {
 
 step_tsan() {
   configure "$root/build/tsan" "${clang_options[@]}" -DCALANDRA_UNITY=ON -DCALANDRA_SANITIZE=thread
-  compile "$root/build/tsan" test_base test_model test_engine test_serve
+  compile "$root/build/tsan" test_base test_cache test_model test_engine test_serve
   # Without randomised addresses: this ThreadSanitizer does not know the layouts of newer kernels.
-  (cd "$root/build/tsan" && setarch -R ctest --output-on-failure --timeout 3600 -j "$jobs" -R '^(base|model|engine|serve)$')
+  (cd "$root/build/tsan" && setarch -R ctest --output-on-failure --timeout 3600 -j "$jobs" -R '^(base|cache|model|engine|serve)$')
 }
 
 # The corpus is copied: what a run finds stays in build/fuzz/corpus until someone keeps it. (xargs puts no {} into the name
