@@ -341,9 +341,10 @@ void submit_answers(AnswerService& answers, const ServedModel& model, std::vecto
 
 void answer_request(const ApiContext& context, const HttpRequest& request, const HttpResponder& responder,
                     std::vector<AnswerJob> jobs, std::shared_ptr<AnswerSink> sink) {
+  const std::string owner = cache_owner_of(context, request);
   for (AnswerJob& job : jobs) {
     job.client = client_of(context, request);
-    job.cache_space = cache_space_of(context, request);
+    job.cache_space = cache_space_of(owner, job.cache_salt);
     job.time_limit = context.time_limit;
   }
   submit_answers(context.answers, context.model, std::move(jobs), std::move(sink), responder.gone(), request.record);

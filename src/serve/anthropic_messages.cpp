@@ -430,10 +430,12 @@ void anthropic_messages(const ApiContext& context, const HttpRequest& request, c
   read_sampling(fields, context.model, options);
   ChatInput input = read_conversation(fields, context.model, max_tokens);
   const bool is_stream = fields.boolean("stream").value_or(false);
+  std::string cache_salt = read_cache_salt(fields);
   fields.ignore({"metadata", "service_tier", "inference_geo"});
   fields.finish();
 
   AnswerJob job = prepare_chat(context.model, std::move(input), std::move(options));
+  job.cache_salt = std::move(cache_salt);
   auto reply = std::make_shared<MessagesReply>(responder, request, context.model.name(), std::ssize(job.prompt), is_stream);
   answer_request(context, request, responder, std::move(job), std::move(reply));
 }

@@ -1,5 +1,6 @@
 #include "serve/chat_request.h"
 
+#include "base/digest.h"
 #include "base/json.h"
 #include "checkpoint/generation.h"
 #include "checkpoint/key_reader.h"
@@ -256,6 +257,13 @@ std::vector<std::string> read_stop(RequestFields& fields, const char* key) {
   return stop;
 }
 
+std::string read_cache_salt(RequestFields& fields) {
+  std::optional<std::string> salt = fields.text("cache_salt");
+  if (salt && (salt->empty() || salt->size() > kMostSaltBytes))
+    fields.refuse("cache_salt", fmt::format("a text of 1 to {} bytes", kMostSaltBytes));
+  return std::move(salt).value_or("");
+}
+
 ApiError model_not_found(std::string_view name, const ServedModel& model) {
   return {.status = 404,
           .message = fmt::format("model: found \"{}\", expected \"{}\"", printable(name), model.name()),
@@ -349,9 +357,14 @@ std::uint64_t client_of(const ApiContext& context, const HttpRequest& request) {
   return std::hash<std::string_view>()(std::string_view(request.peer).substr(0, request.peer.rfind(':')));
 }
 
-std::string cache_space_of(const ApiContext& context, const HttpRequest& request) {
+std::string cache_owner_of(const ApiContext& context, const HttpRequest& request) {
   const auto key = context.isolates_keys ? key_of(request, context.api_keys) : std::nullopt;
-  return key ? fmt::format("key {}", *key) : std::string();
+  return key ? Sha256().update_text(context.api_keys[*key]).digest().hex() : std::string();
+}
+
+std::string cache_space_of(const std::string& owner, const std::string& salt) {
+  // Whatever they say, no two pairs make one name: digests have no dots.
+  return salt.empty() ? owner : fmt::format("{}.{}", owner, Sha256().update_text(salt).digest().hex());
 }
 
 }  // namespace calandra

@@ -52,7 +52,8 @@ struct AnswerJob {
   int count = 1;
   Priority priority = Priority::Normal;
   std::uint64_t client = 0;
-  std::string cache_space = {};
+  std::string cache_salt = {};   // requests of different salts share nothing that was computed
+  std::string cache_space = {};  // of the key and the salt
   std::optional<std::chrono::nanoseconds> time_limit;
   std::function<std::shared_ptr<AnswerGuide>()> make_guide;  // for each answer; may be empty
 
@@ -66,6 +67,9 @@ struct AnswerJob {
 /// Every token of every answer is looked at for them.
 inline constexpr std::size_t kMostStops = 256;
 inline constexpr std::size_t kMostStopBytes = 4096;  // of one text
+
+/// Of a `cache_salt`: a digest, in whatever letters.
+inline constexpr std::size_t kMostSaltBytes = 256;
 
 /// At most so many answers to one prompt.
 inline constexpr int kMostAnswers = 128;
@@ -82,6 +86,9 @@ void read_sampling(RequestFields& fields, const ServedModel& model, GenerationOp
 
 /// A text, or an array of texts, none of them empty. Absent: none.
 std::vector<std::string> read_stop(RequestFields& fields, const char* key);
+
+/// `cache_salt`; absent: empty.
+std::string read_cache_salt(RequestFields& fields);
 
 /// 404, for a name that is not served.
 ApiError model_not_found(std::string_view name, const ServedModel& model);
@@ -105,7 +112,9 @@ AnswerJob prepare_completion(const ServedModel& model, std::vector<std::int32_t>
 /// Who a request is from, for fairness between clients: the API key that was accepted, or without keys the address it came from.
 std::uint64_t client_of(const ApiContext& context, const HttpRequest& request);
 
-/// AnswerRequest::cache_space: the accepted key's own, if keys are kept apart.
-std::string cache_space_of(const ApiContext& context, const HttpRequest& request);
+/// What the spaces of a request's client begin with, if keys are kept apart: the same for a key at any time, on any server. Else empty.
+std::string cache_owner_of(const ApiContext& context, const HttpRequest& request);
+/// AnswerRequest::cache_space: one for each owner and salt.
+std::string cache_space_of(const std::string& owner, const std::string& salt);
 
 }  // namespace calandra

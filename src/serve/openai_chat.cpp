@@ -180,6 +180,7 @@ void openai_chat(const ApiContext& context, const HttpRequest& request, const Ht
   AnswerJob job = prepare_chat(model, std::move(input), std::move(asked.options));
   job.count = asked.count;
   job.priority = asked.priority;
+  job.cache_salt = std::move(asked.cache_salt);
 
   const ReplyHead head{.id = reply_id("chatcmpl-", request),
                        .call_id = reply_id("call_", request),

@@ -263,6 +263,7 @@ void openai_completions(const ApiContext& context, const HttpRequest& request, c
     AnswerJob& job = jobs.emplace_back(prepare_completion(model, prompt, options, "prompt", asked.grammar));
     job.count = asked.count;
     job.priority = asked.priority;
+    job.cache_salt = asked.cache_salt;
   }
 
   std::shared_ptr<AnswerSink> sink;

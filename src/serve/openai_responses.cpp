@@ -235,6 +235,7 @@ struct ResponsesRequest {
   GenerationOptions options;
   bool is_stream = false;
   Priority priority = Priority::Normal;
+  std::string cache_salt;
   Json echo;  // the fields of a response that say what was asked
 };
 
@@ -282,6 +283,7 @@ ResponsesRequest read_responses_request(const Json& body, const ServedModel& mod
 
   request.is_stream = fields.boolean("stream").value_or(false);
   request.priority = read_service_tier(fields);
+  request.cache_salt = read_cache_salt(fields);
   const Json* metadata = fields.object("metadata");
   fields.ignore({"stream_options", "user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "max_tool_calls",
                  "client_metadata"});
@@ -510,6 +512,7 @@ void openai_responses(const ApiContext& context, const HttpRequest& request, con
   ResponsesRequest read = read_responses_request(parse_body(request), context.model);
   AnswerJob job = prepare_chat(context.model, std::move(read.input), std::move(read.options));
   job.priority = read.priority;
+  job.cache_salt = std::move(read.cache_salt);
   auto reply = std::make_shared<ResponsesReply>(responder, request, context.model.name(), std::move(read.echo), read.is_stream);
   answer_request(context, request, responder, std::move(job), std::move(reply));
 }

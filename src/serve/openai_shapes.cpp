@@ -119,6 +119,7 @@ OpenAiRequest read_openai_request(RequestFields& fields, const ServedModel& mode
   request.options.stop = read_stop(fields, "stop");
   request.count = static_cast<int>(fields.integer("n", 1, kMostAnswers).value_or(1));
   request.priority = read_service_tier(fields);
+  request.cache_salt = read_cache_salt(fields);
   request.grammar = read_response_format(fields, model);
   request.is_stream = fields.boolean("stream").value_or(false);
   if (std::optional<RequestFields> more = fields.fields("stream_options")) {

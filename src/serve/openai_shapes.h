@@ -42,6 +42,7 @@ struct OpenAiRequest {
   GenerationOptions options;  // sampling and stop; not how many tokens
   int count = 1;              // `n`
   Priority priority = Priority::Normal;
+  std::string cache_salt;
   std::shared_ptr<const Grammar> grammar;  // of `response_format` or `grammar`
   bool is_stream = false;
   bool include_usage = false;  // of `stream_options`
