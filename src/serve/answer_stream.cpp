@@ -306,6 +306,7 @@ AnswerRequest request_of(const AnswerJob& job, int sample) {
           .sample = static_cast<std::uint32_t>(sample),
           .guide = job.make_guide ? job.make_guide() : nullptr,
           .cache_space = job.cache_space,
+          .cache_marks = job.cache_marks,
           .priority = job.priority,
           .client = job.client,
           .time_limit = job.time_limit};

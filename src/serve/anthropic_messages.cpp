@@ -30,31 +30,87 @@ constexpr std::string_view kThinkingSignature = "calandra";
 
 // Conversations: from blocks to OpenAI's messages.
 
+/// The breakpoints of a request, which are read in the order that the API has them in: tools, system, messages.
+class CacheControls {
+ public:
+  /// The block's, if it has one. It ends at `mark`.
+  void read(RequestFields& block, const ChatMark& mark) {
+    const std::optional<std::string> ttl = ttl_of(block);
+    is_on_last_block_ = ttl.has_value();
+    if (!ttl) return;
+    const std::string field = block.path_of("cache_control");
+    if (marks_.size() == kMostMarks) refuse_field(field, fmt::format("is one too many, expected at most {}", kMostMarks));
+    if (*ttl == "1h" && last_ttl_ == "5m")
+      refuse_field(field + ".ttl", "found \"1h\" behind a \"5m\", expected the longer before");
+    last_ttl_ = *ttl;
+    marks_.push_back(mark);
+  }
+  /// A block that cannot have one.
+  void pass() { is_on_last_block_ = false; }
+
+  /// That of the whole request, which goes on its last block.
+  void read_automatic(RequestFields& fields, const ChatMark& end) {
+    if (!is_on_last_block_) return read(fields, end);
+    const std::optional<std::string> ttl = ttl_of(fields);
+    if (ttl && *ttl != last_ttl_) fields.refuse("cache_control", "the ttl of the last block's, which has its own");
+  }
+
+  std::vector<ChatMark> take() { return std::move(marks_); }
+
+ private:
+  /// Absent: there is none.
+  static std::optional<std::string> ttl_of(RequestFields& block) {
+    std::optional<RequestFields> control = block.fields("cache_control");
+    if (!control) return std::nullopt;
+    if (!control->word("type", {"ephemeral"})) control->refuse("type", "\"ephemeral\"");
+    std::string ttl = control->word("ttl", {"5m", "1h"}).value_or("5m");
+    control->finish();
+    return ttl;
+  }
+
+  std::vector<ChatMark> marks_;
+  std::string last_ttl_;
+  bool is_on_last_block_ = false;
+};
+
 /// The text part that a block of type text is.
-Json read_text_block(RequestFields& block) {
+Json read_text_block(RequestFields& block, const ChatMark& mark, CacheControls& controls) {
   Json part = {{"type", "text"}, {"text", block.required_text("text")}};
-  block.ignore({"type", "cache_control", "citations"});
+  if (part["text"] == "" && block.find("cache_control") != nullptr)
+    block.refuse("text", "some text where there is a cache_control");
+  controls.read(block, mark);
+  block.ignore({"type", "citations"});
   block.finish();
   return part;
 }
 
-/// A text, or an array of text blocks; null if absent.
-Json read_text_or_blocks(RequestFields& fields, const char* key) {
+/// A text, or an array of text blocks, which become the message after `messages` others; null if absent.
+Json read_text_or_blocks(RequestFields& fields, const char* key, std::size_t messages, CacheControls& controls) {
   const Json* content = fields.find(key);
   if (content == nullptr) return nullptr;
-  if (content->is_string()) return *content;
+  if (content->is_string()) {
+    controls.pass();
+    return *content;
+  }
   if (!content->is_array()) fields.refuse(key, "a text or an array of blocks");
   Json parts = Json::array();
   for (std::size_t i = 0; i < content->size(); ++i) {
     RequestFields block((*content)[i], element_path(fields.path_of(key), i));
     if (block.required_text("type") != "text") block.refuse("type", "\"text\"");
-    parts.push_back(read_text_block(block));
+    parts.push_back(read_text_block(block, {.messages = messages + 1, .parts = i + 1, .calls = 0}, controls));
   }
   return parts;
 }
 
 class MessagesReader {
  public:
+  explicit MessagesReader(CacheControls& controls) : controls_(controls) {}
+
+  void read_system(RequestFields& fields) {
+    Json content = read_text_or_blocks(fields, "system", 0, controls_);
+    if (!content.empty()) messages_.push_back({{"role", "system"}, {"content", std::move(content)}});
+  }
+
   /// The element `index` of messages.
   void read(const Json& message, std::size_t index) {
     RequestFields fields(message, element_path("messages", index));
@@ -67,6 +123,7 @@ class MessagesReader {
     if (content->empty()) fields.refuse("content", "at least one block");
     fields.finish();
     if (content->is_string()) {
+      controls_.pass();
       messages_.push_back({{"role", *role}, {"content", *content}});
     } else if (*role == "user") {
       read_user(*content, fields.path_of("content"));
@@ -88,14 +145,15 @@ class MessagesReader {
       RequestFields block(content[i], element_path(path, i));
       const std::string type = block.required_text("type");
       if (type == "text") {
-        parts.push_back(read_text_block(block));
+        parts.push_back(read_text_block(block, here(parts.size() + 1, 0), controls_));
       } else if (type == "tool_result") {
         end_text();
         const std::string id = block.required_text("tool_use_id");
         if (!call_ids_.contains(id)) block.refuse("tool_use_id", "the id of a tool_use block before it");
-        Json result = read_text_or_blocks(block, "content");
+        Json result = read_text_or_blocks(block, "content", messages_.size(), controls_);
         if (result.is_null()) result = "";
-        block.ignore({"is_error", "cache_control"});
+        controls_.read(block, here());
+        block.ignore({"is_error"});
         block.finish();
         messages_.push_back({{"role", "tool"}, {"tool_call_id", id}, {"content", std::move(result)}});
       } else {
@@ -113,14 +171,17 @@ class MessagesReader {
       RequestFields block(content[i], element_path(path, i));
       const std::string type = block.required_text("type");
       if (type == "text") {
-        message["content"].push_back(read_text_block(block));
+        message["content"].push_back(read_text_block(block, here(message["content"].size() + 1, calls.size()), controls_));
       } else if (type == "thinking") {
         reasoning += block.required_text("thinking");
-        block.ignore({"signature", "cache_control"});
+        controls_.pass();
+        block.ignore({"signature"});
         block.finish();
       } else if (type == "tool_use") {
-        calls.push_back(read_call(block));
-      } else if (type != "redacted_thinking") {
+        calls.push_back(read_call(block, here(message["content"].size(), calls.size() + 1)));
+      } else if (type == "redacted_thinking") {
+        controls_.pass();
+      } else {
         block.refuse("type", "\"text\", \"thinking\" or \"tool_use\"");
       }
     }
@@ -130,10 +191,11 @@ class MessagesReader {
     messages_.push_back(std::move(message));
   }
 
-  Json read_call(RequestFields& block) {
+  Json read_call(RequestFields& block, const ChatMark& mark) {
     const std::string id = block.required_text("id"), name = block.required_text("name");
     const Json* input = block.object("input");
-    block.ignore({"cache_control", "caller"});
+    controls_.read(block, mark);
+    block.ignore({"caller"});
     block.finish();
     call_ids_.insert(id);
     return {{"id", id},
@@ -141,13 +203,19 @@ class MessagesReader {
             {"function", {{"name", name}, {"arguments", input != nullptr ? *input : Json::object()}}}};
   }
 
+  /// In the message that is being read.
+  ChatMark here(std::size_t parts = ChatMark::kAll, std::size_t calls = ChatMark::kAll) const {
+    return {.messages = messages_.size() + 1, .parts = parts, .calls = calls};
+  }
+
+  CacheControls& controls_;
   Json messages_ = Json::array();
   std::set<std::string> call_ids_;
 };
 
 // Requests.
 
-void read_anthropic_tools(RequestFields& fields, ChatInput& input) {
+void read_anthropic_tools(RequestFields& fields, ChatInput& input, CacheControls& controls) {
   input.schema_field = "input_schema";
   const Json* tools = fields.array("tools");
   if (tools == nullptr) return;
@@ -159,8 +227,9 @@ void read_anthropic_tools(RequestFields& fields, ChatInput& input) {
     }
     add_function(tool, input);
     if (tool.find("input_schema") == nullptr) tool.refuse("input_schema", "an object");
-    // What is left says how a client streams, caches or forces calls, not what the tool is.
-    tool.ignore({"cache_control", "eager_input_streaming", "defer_loading", "allowed_callers", "input_examples"});
+    controls.read(tool, {.tools = i + 1});
+    // What is left says how a client streams or forces calls, not what the tool is.
+    tool.ignore({"eager_input_streaming", "defer_loading", "allowed_callers", "input_examples"});
     tool.finish();
   }
 }
@@ -214,7 +283,10 @@ ChatInput read_conversation(RequestFields& fields, const ServedModel& model, std
   ChatInput input;
   const Json& messages = fields.required_array("messages");
   if (messages.empty()) fields.refuse("messages", "at least one message");
-  MessagesReader reader;
+  CacheControls controls;
+  read_anthropic_tools(fields, input, controls);
+  MessagesReader reader(controls);
+  reader.read_system(fields);
   for (std::size_t i = 0; i < messages.size(); ++i) reader.read(messages[i], i);
   input.chat.messages = reader.take();
 
@@ -226,11 +298,9 @@ ChatInput read_conversation(RequestFields& fields, const ServedModel& model, std
     input.chat.continue_last_message = true;
     input.chat.add_generation_prompt = false;
   }
-  if (Json system = read_text_or_blocks(fields, "system"); !system.empty()) {
-    input.chat.messages.insert(input.chat.messages.begin(), Json{{"role", "system"}, {"content", std::move(system)}});
-  }
+  controls.read_automatic(fields, {.messages = input.chat.messages.size()});
+  input.marks = controls.take();
 
-  read_anthropic_tools(fields, input);
   read_anthropic_choice(fields, input);
   read_thinking(fields, model, max_tokens, input);
 
@@ -242,7 +312,7 @@ ChatInput read_conversation(RequestFields& fields, const ServedModel& model, std
     output->finish();
   }
   fields.refuse_if_used({"output_format"}, "use output_config.format");
-  fields.ignore({"cache_control", "context_management", "speed"});
+  fields.ignore({"context_management", "speed"});
   return input;
 }
 

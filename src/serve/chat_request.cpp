@@ -192,6 +192,35 @@ void check_options(const GenerationOptions& options, const ServedModel& model) {
   }
 }
 
+/// What the template gets: the conversation with the tools that the choice leaves, once it makes sense.
+ChatRequest checked_chat(const ServedModel& model, const ChatInput& input) {
+  if (model.chat_template == nullptr) {
+    throw RequestError(
+        {.status = 400, .message = "this model has no chat template that can be used: only texts can be completed"});
+  }
+  const std::vector<std::string> names = names_of_tools(input.chat.tools);
+  check_choice(input.tool_choice, names);
+  ChatRequest chat = input.chat;
+  if (input.tool_choice.kind == ToolChoice::Kind::None) chat.tools = nullptr;
+  if (!chat.messages.is_array() || chat.messages.empty()) refuse_field(input.messages_field, "expected at least one message");
+  check_roles(chat.messages, input.messages_field);
+  return chat;
+}
+
+ChatPrompt rendered(const ServedModel& model, const ChatInput& input, const ChatRequest& chat) {
+  ChatPrompt prompt;
+  try {
+    prompt = model.chat_template->render(chat);
+  } catch (const Error& error) {
+    throw RequestError({.status = 400, .message = error.what(), .field = field_of(error.what(), input.messages_field)});
+  }
+  if (!prompt.unused_kwargs.empty()) {
+    refuse_field("chat_template_kwargs." + printable(prompt.unused_kwargs.front()),
+                 "this model's chat template does not read it");
+  }
+  return prompt;
+}
+
 }  // namespace
 
 std::int32_t read_token_id(const Json& json, const std::string& field, const ServedModel& model) {
@@ -286,35 +315,17 @@ void add_function(RequestFields& tool, ChatInput& input) {
 }
 
 ChatPrompt render_chat(const ServedModel& model, const ChatInput& input) {
-  if (model.chat_template == nullptr) {
-    throw RequestError(
-        {.status = 400, .message = "this model has no chat template that can be used: only texts can be completed"});
-  }
-  const std::vector<std::string> names = names_of_tools(input.chat.tools);
-  check_choice(input.tool_choice, names);
-  ChatRequest chat = input.chat;
-  if (input.tool_choice.kind == ToolChoice::Kind::None) chat.tools = nullptr;
-  if (!chat.messages.is_array() || chat.messages.empty()) refuse_field(input.messages_field, "expected at least one message");
-  check_roles(chat.messages, input.messages_field);
-  ChatPrompt prompt;
-  try {
-    prompt = model.chat_template->render(chat);
-  } catch (const Error& error) {
-    throw RequestError({.status = 400, .message = error.what(), .field = field_of(error.what(), input.messages_field)});
-  }
-  if (!prompt.unused_kwargs.empty()) {
-    refuse_field("chat_template_kwargs." + printable(prompt.unused_kwargs.front()),
-                 "this model's chat template does not read it");
-  }
-  return prompt;
+  return rendered(model, input, checked_chat(model, input));
 }
 
 AnswerJob prepare_chat(const ServedModel& model, ChatInput input, GenerationOptions options) {
-  const ChatPrompt prompt = render_chat(model, input);
+  const ChatRequest chat = checked_chat(model, input);
+  const ChatPrompt prompt = rendered(model, input, chat);
   AnswerJob job;
   job.prompt = model.tokenizer->encode(prompt.text);
   check_room(job.prompt.size(), model, input.messages_field);
   check_options(options, model);
+  job.cache_marks = positions_of(input.marks, chat, job.prompt, prompt, *model.chat_template, *model.tokenizer);
   job.format = model.chat_template->output_format();
   if (ignores_eos(options, model)) {
     // Nor do the marks of a turn's end, which are text then.

@@ -5,6 +5,7 @@
 #include "engine/engine.h"
 #include "serve/answer_service.h"
 #include "serve/http_message.h"
+#include "serve/prompt_marks.h"
 #include "serve/request_fields.h"
 #include "text/chat_template.h"
 #include "text/output_parser.h"
@@ -41,6 +42,7 @@ struct ChatInput {
   bool parallel_tool_calls = true;
   std::optional<std::int64_t> max_reasoning_tokens;  // then the reasoning is closed for the model; unset: as long as it likes
   std::shared_ptr<const Grammar> grammar;            // of the content, or of a completion's text; null: any text
+  std::vector<ChatMark> marks = {};                  // where the client expects to come back to
   const char* messages_field = "messages";           // what errors call them
   const char* schema_field = "function.parameters";  // of a tool
 };
@@ -52,6 +54,7 @@ struct AnswerJob {
   int count = 1;
   Priority priority = Priority::Normal;
   std::uint64_t client = 0;
+  std::vector<std::int64_t> cache_marks = {};
   std::string cache_salt = {};   // requests of different salts share nothing that was computed
   std::string cache_space = {};  // of the key and the salt
   std::optional<std::chrono::nanoseconds> time_limit;
@@ -70,6 +73,9 @@ inline constexpr std::size_t kMostStopBytes = 4096;  // of one text
 
 /// Of a `cache_salt`: a digest, in whatever letters.
 inline constexpr std::size_t kMostSaltBytes = 256;
+
+/// Marks in a conversation that count, in all APIs that have them.
+inline constexpr std::size_t kMostMarks = 4;
 
 /// At most so many answers to one prompt.
 inline constexpr int kMostAnswers = 128;

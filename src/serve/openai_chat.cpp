@@ -168,8 +168,8 @@ void openai_chat(const ApiContext& context, const HttpRequest& request, const Ht
   read_logprobs(fields, asked.options);
   ChatInput input = read_openai_chat(fields);
   input.grammar = std::move(asked.grammar);
-  fields.ignore({"user", "metadata", "store", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "prediction",
-                 "verbosity"});
+  read_prompt_cache(fields, input);
+  fields.ignore({"user", "metadata", "store", "safety_identifier", "prediction", "verbosity"});
   fields.refuse_if_used({"audio", "web_search_options"}, "not supported by this server");
   fields.refuse_if_used({"functions", "function_call"}, "not supported, use \"tools\" and \"tool_choice\"");
   if (const Json* modalities = fields.array("modalities"); modalities != nullptr && *modalities != Json::array({"text"}))

@@ -253,7 +253,8 @@ void openai_completions(const ApiContext& context, const HttpRequest& request, c
   if (fields.integer("best_of", 1).value_or(completion.count) != completion.count)
     fields.refuse("best_of", "the same as \"n\": all that is made is returned");
   fields.refuse_if_used({"suffix"}, "not supported: the model goes on with texts, it does not fill them");
-  fields.ignore({"user", "metadata", "store", "prompt_cache_key"});
+  fields.text("prompt_cache_key");  // a text has no part that is told apart from what changes
+  fields.ignore({"user", "metadata", "store"});
   fields.finish();
 
   // One token is made in any case: the prompt is computed with it.

@@ -91,6 +91,8 @@ class InputReader {
         part.refuse("type", fmt::format("\"{}\": this model reads nothing but text", type));
       }
       parts.push_back({{"type", "text"}, {"text", part.required_text(is_refusal ? "refusal" : "text")}});
+      check_breakpoint(part);
+      if (const Json* end = part.find("prompt_cache_breakpoint")) parts.back()["prompt_cache_breakpoint"] = *end;
       part.ignore({"annotations", "logprobs"});
       part.finish();
     }
@@ -285,8 +287,8 @@ ResponsesRequest read_responses_request(const Json& body, const ServedModel& mod
   request.priority = read_service_tier(fields);
   request.cache_salt = read_cache_salt(fields);
   const Json* metadata = fields.object("metadata");
-  fields.ignore({"stream_options", "user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "max_tool_calls",
-                 "client_metadata"});
+  read_prompt_cache(fields, input);
+  fields.ignore({"stream_options", "user", "safety_identifier", "max_tool_calls", "client_metadata"});
   fields.finish();
 
   const Json* tool_choice = fields.find("tool_choice");

@@ -5,6 +5,7 @@
 #include "serve/response_format.h"
 #include "text/unicode.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace calandra {
@@ -47,7 +48,57 @@ std::vector<std::optional<bool>> strict_of_tools(const Json& tools) {
   return strict;
 }
 
+/// The end of what the conversations of one application begin with, as far as it can be seen in one: tools and system messages.
+std::optional<ChatMark> end_of_instructions(const ChatInput& input) {
+  const Json& messages = input.chat.messages;
+  const auto is_instruction = [](const Json& message) {
+    const Json role = message.is_object() ? message.value("role", Json()) : Json();
+    return role == "system" || role == "developer";
+  };
+  const auto count = static_cast<std::size_t>(std::find_if_not(messages.begin(), messages.end(), is_instruction) - messages.begin());
+  if (count > 0) return ChatMark{.messages = count};
+  if (input.chat.tools.empty()) return std::nullopt;
+  return ChatMark{.tools = input.chat.tools.size()};
+}
+
+void add_breakpoints(ChatInput& input) {
+  const Json& messages = input.chat.messages;
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    if (!messages[i].is_object() || !messages[i].contains("content") || !messages[i]["content"].is_array()) continue;
+    const Json& content = messages[i]["content"];
+    for (std::size_t j = 0; j < content.size(); ++j) {
+      if (!content[j].is_object() || !content[j].contains("prompt_cache_breakpoint")) continue;
+      RequestFields part(content[j], element_path(element_path(input.messages_field, i) + ".content", j));
+      check_breakpoint(part);
+      if (part.find("prompt_cache_breakpoint") == nullptr) continue;
+      // The latest ones count, as in OpenAI's API.
+      if (input.marks.size() == kMostMarks) input.marks.erase(input.marks.begin());
+      input.marks.push_back({.messages = i + 1, .parts = j + 1, .calls = 0});
+    }
+  }
+}
+
 }  // namespace
+
+void check_breakpoint(RequestFields& part) {
+  std::optional<RequestFields> breakpoint = part.fields("prompt_cache_breakpoint");
+  if (!breakpoint) return;
+  if (!breakpoint->word("mode", {"explicit"})) breakpoint->refuse("mode", "\"explicit\"");
+  breakpoint->finish();
+}
+
+void read_prompt_cache(RequestFields& fields, ChatInput& input) {
+  add_breakpoints(input);
+  if (fields.text("prompt_cache_key")) {
+    if (const auto end = end_of_instructions(input)) input.marks.push_back(*end);
+  }
+  fields.word("prompt_cache_retention", {"in_memory", "in-memory", "24h"});
+  if (std::optional<RequestFields> options = fields.fields("prompt_cache_options")) {
+    options->word("mode", {"implicit"});
+    options->word("ttl", {"30m"});
+    options->finish();
+  }
+}
 
 ChatInput read_openai_chat(RequestFields& fields) {
   ChatInput input;

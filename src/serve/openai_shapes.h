@@ -22,6 +22,12 @@ namespace calandra {
 /// chat_template_kwargs, continue_final_message, add_generation_prompt.
 ChatInput read_openai_chat(RequestFields& fields);
 
+/// What says that a conversation comes back: `prompt_cache_key`, `prompt_cache_retention`, `prompt_cache_options`, and the
+/// `prompt_cache_breakpoint`s in its parts. After all else of the input.
+void read_prompt_cache(RequestFields& fields, ChatInput& input);
+/// Of a part; refused unless it is one.
+void check_breakpoint(RequestFields& part);
+
 /// {"prompt_tokens", "completion_tokens", "total_tokens", "prompt_tokens_details", "completion_tokens_details"}
 nlohmann::ordered_json openai_usage(const AnswerUsage& usage);
 

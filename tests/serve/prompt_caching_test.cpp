@@ -113,5 +113,315 @@ TEST(CacheSalt, OneThatIsEmptyOrLongOrNoTextIsRefused) {
   }
 }
 
+// ---------------------------------------------------------------- marks
+
+const Json kEphemeral = {{"type", "ephemeral"}};
+
+Json text_block(const std::string& text) { return {{"type", "text"}, {"text", text}}; }
+
+Json tool(const std::string& name) {
+  return {{"name", name}, {"description", "Does " + name}, {"input_schema", {{"type", "object"}}}};
+}
+
+/// A conversation of every kind of block: words that stand nowhere else.
+Json conversation() {
+  Json body = {{"max_tokens", 9}, {"thinking", {{"type", "adaptive"}}}};
+  body["tools"] = {tool("toolone"), tool("tooltwo")};
+  body["system"] = {text_block("Sysone is here."), text_block("Systwo is here.")};
+  body["messages"] = Json::array();
+  body["messages"].push_back({{"role", "user"}, {"content", {text_block("Userone asks."), text_block("Usertwo asks.")}}});
+  body["messages"].push_back(
+      {{"role", "assistant"},
+       {"content",
+        {text_block("Saidone so."), text_block("Saidtwo so."),
+         Json{{"type", "tool_use"}, {"id", "a"}, {"name", "toolone"}, {"input", {{"place", "Callone"}}}},
+         Json{{"type", "tool_use"}, {"id", "b"}, {"name", "tooltwo"}, {"input", {{"place", "Calltwo"}}}}}}});
+  body["messages"].push_back(
+      {{"role", "user"},
+       {"content",
+        {Json{{"type", "tool_result"}, {"tool_use_id", "a"}, {"content", "Resone came."}},
+         Json{{"type", "tool_result"}, {"tool_use_id", "b"}, {"content", Json::array({text_block("Restwo came.")})}},
+         text_block("Userthree asks.")}}});
+  return body;
+}
+
+/// A place of the conversation, a word that it ends with, and one of the text that comes next in the prompt.
+struct Place {
+  const char* pointer;
+  const char* word;
+  const char* next;
+};
+
+// In the order of Ling's template, which shows tools behind the system's message.
+const std::vector<Place> kPlaces = {
+    {"/system/0", "Sysone is here", "Systwo"},
+    {"/tools/0", "Does toolone", "tooltwo"},
+    {"/tools/1", "Does tooltwo", "If none"},
+    {"/system/1", "Does tooltwo", "Userone"},  // the whole of the system's message, tools included
+    {"/messages/0/content/0", "Userone asks", "Usertwo"},
+    {"/messages/0/content/1", "Usertwo asks", "Saidone"},
+    {"/messages/1/content/0", "Saidone so", "Saidtwo"},
+    {"/messages/1/content/1", "Saidtwo so", "Callone"},
+    {"/messages/1/content/2", "Callone", "Calltwo"},
+    {"/messages/1/content/3", "Calltwo", "Resone"},
+    {"/messages/2/content/0", "Resone came", "Restwo"},
+    {"/messages/2/content/1", "Restwo came", "Userthree"},
+    {"/messages/2/content/1/content/0", "Restwo came", "Userthree"},
+    {"/messages/2/content/2", "Userthree asks", "Userthree asks.<|role_end|><role>"},
+};
+
+class CacheMarks : public testing::Test {
+ protected:
+  CacheMarks() { messages.answers.script = openai.answers.script = responses.answers.script = {.pieces = {"ok"}}; }
+
+  static std::vector<std::int64_t> marks_of(const ApiBench& bench, const Json& body, std::string_view path) {
+    const ApiReply reply = bench.ask(body, path);
+    EXPECT_EQ(reply.status, 200) << reply.body;
+    return bench.answers.requests.back().cache_marks;
+  }
+  static std::string text_before(const ApiBench& bench, std::int64_t position) {
+    std::string text;
+    for (std::int64_t i = 0; i < position; ++i)
+      text += bench.model().tokenizer->token_bytes(bench.answers.requests.back().prompt[static_cast<std::size_t>(i)]);
+    return text;
+  }
+
+  ApiBench messages{anthropic_messages}, openai{openai_chat}, responses{openai_responses};
+};
+
+TEST_F(CacheMarks, AMarkIsWhereItsBlockEndsInThePrompt) {
+  for (const auto& [pointer, word, next] : kPlaces) {
+    Json body = conversation();
+    body[Json::json_pointer(pointer)]["cache_control"] = kEphemeral;
+    const auto marks = marks_of(messages, body, kMessages);
+    ASSERT_EQ(marks.size(), 1u) << pointer;
+    const std::string before = text_before(messages, marks[0]);
+    EXPECT_THAT(before, HasSubstr(word)) << pointer;
+    EXPECT_THAT(before, testing::Not(HasSubstr(next))) << pointer;
+    // The prompt itself is that of a conversation without marks.
+    const std::string prompt = messages.last_prompt();
+    EXPECT_TRUE(marks_of(messages, conversation(), kMessages).empty());
+    EXPECT_EQ(messages.last_prompt(), prompt);
+  }
+}
+
+/// The conversation up to the block, and then something else.
+Json parting_behind(const std::string& pointer, const std::string& words) {
+  Json body = conversation();
+  const Json::json_pointer list = Json::json_pointer(pointer).parent_pointer();
+  const std::size_t index = std::stoul(Json::json_pointer(pointer).back());
+  const bool is_system = pointer.starts_with("/system");
+  const bool is_last = index + 1 == body[list].size();
+  while (body[list].size() > index + 1) body[list].erase(body[list].size() - 1);
+  const std::size_t messages = is_system ? 0 : 1 + std::stoul(pointer.substr(std::string("/messages/").size()));
+  while (body["messages"].size() > messages) body["messages"].erase(body["messages"].size() - 1);
+  if (!is_last && body[list].back()["type"] == "text") {
+    body[list].push_back(text_block(words));
+    if (!is_system) return body;
+  }
+  body["messages"].push_back({{"role", "user"}, {"content", words}});
+  return body;
+}
+
+/// Whatever comes behind the block: up to the mark the tokens are the same, which is what a cache looks for.
+TEST_F(CacheMarks, ConversationsThatPartBehindTheBlockHaveTheTokensBeforeTheMarkInCommon) {
+  for (const auto& [place, word, next] : kPlaces) {
+    const std::string pointer = place;
+    if (pointer.starts_with("/tools") || pointer.ends_with("/content/1/content/0")) continue;
+    Json body = conversation();
+    body[Json::json_pointer(pointer)]["cache_control"] = kEphemeral;
+    const auto marks = marks_of(messages, body, kMessages);
+    ASSERT_EQ(marks.size(), 1u);
+    const auto tokens = messages.answers.requests.back().prompt;
+    for (const char* words : {"!", "s", "...", "\n\nAnother", " ", "\xC3\xA9", "<think>", "</role>"}) {
+      marks_of(messages, parting_behind(pointer, words), kMessages);
+      const auto& others = messages.answers.requests.back().prompt;
+      ASSERT_GE(std::ssize(others), marks[0]);
+      EXPECT_TRUE(std::equal(tokens.begin(), tokens.begin() + marks[0], others.begin())) << pointer << " then " << words;
+    }
+  }
+}
+
+TEST_F(CacheMarks, ToolsMayBeAddedBehindAMarkedOne) {
+  Json body = conversation();
+  body["tools"][1]["cache_control"] = kEphemeral;
+  const auto marks = marks_of(messages, body, kMessages);
+  ASSERT_EQ(marks.size(), 1u);
+  const auto tokens = messages.answers.requests.back().prompt;
+  for (const char* name : {"toolthree", "x", "_"}) {
+    Json other = conversation();
+    other["tools"].push_back(tool(name));
+    marks_of(messages, other, kMessages);
+    EXPECT_TRUE(std::equal(tokens.begin(), tokens.begin() + marks[0], messages.answers.requests.back().prompt.begin())) << name;
+  }
+  // Where the choice hides the tools there is no such place.
+  EXPECT_TRUE(marks_of(messages, with(body, "tool_choice", {{"type", "none"}}), kMessages).empty());
+}
+
+TEST_F(CacheMarks, SeveralAreAscendingAndTheRequestsOwnGoesOnItsLastBlock) {
+  Json body = conversation();
+  for (const char* pointer : {"/messages/1/content/0", "/tools/0", "/system/1"})
+    body[Json::json_pointer(pointer)]["cache_control"] = {{"type", "ephemeral"}, {"ttl", "1h"}};
+  const auto three = marks_of(messages, body, kMessages);
+  ASSERT_EQ(three.size(), 3u);
+  EXPECT_TRUE(std::is_sorted(three.begin(), three.end()));
+  body["cache_control"] = kEphemeral;
+  const auto four = marks_of(messages, body, kMessages);
+  ASSERT_EQ(four.size(), 4u);
+  EXPECT_TRUE(std::equal(three.begin(), three.end(), four.begin()));
+  EXPECT_THAT(text_before(messages, four[3]), testing::EndsWith("Userthree asks.<|role_end|>"));
+  // On a block that has one already it says the same again.
+  body["messages"][2]["content"][2]["cache_control"] = kEphemeral;
+  EXPECT_EQ(marks_of(messages, body, kMessages), four);
+  // A text that is no block is one too.
+  Json plain = body_for(kMessages, "What is it?");
+  plain["cache_control"] = kEphemeral;
+  const auto one = marks_of(messages, plain, kMessages);
+  ASSERT_EQ(one.size(), 1u);
+  EXPECT_THAT(text_before(messages, one[0]), testing::EndsWith("What is it?<|role_end|>"));
+}
+
+TEST_F(CacheMarks, WhatTheApiDoesNotAllowIsRefusedByName) {
+  const auto refusal = [&](const std::vector<std::pair<const char*, Json>>& changes) {
+    Json body = conversation();
+    for (const auto& [pointer, value] : changes) body[Json::json_pointer(pointer)] = value;
+    const ApiReply reply = messages.ask(body, kMessages);
+    EXPECT_EQ(reply.status, 400) << reply.body;
+    return reply.status == 400 ? reply.error().at("message").get<std::string>() : std::string();
+  };
+  const Json hour = {{"type", "ephemeral"}, {"ttl", "1h"}};
+  const char* first = "/system/0/cache_control";
+  EXPECT_THAT(refusal({{first, true}}), StartsWith("system[0].cache_control: found true, expected an object"));
+  EXPECT_THAT(refusal({{first, Json::object()}}), StartsWith("system[0].cache_control.type: is missing"));
+  EXPECT_THAT(refusal({{first, {{"type", "lasting"}}}}), StartsWith("system[0].cache_control.type: found \"lasting\""));
+  EXPECT_THAT(refusal({{first, {{"type", "ephemeral"}, {"ttl", "2h"}}}}),
+              StartsWith("system[0].cache_control.ttl: found \"2h\""));
+  EXPECT_THAT(refusal({{first, {{"type", "ephemeral"}, {"tll", "1h"}}}}),
+              StartsWith("system[0].cache_control.tll: no such field"));
+  EXPECT_THAT(refusal({{"/cache_control", 1}}), StartsWith("cache_control: found 1"));
+  EXPECT_THAT(refusal({{"/tools/0/cache_control", 1}}), StartsWith("tools[0].cache_control: found 1"));
+  // Blocks that cannot have one.
+  EXPECT_THAT(refusal({{"/system/0", {{"type", "text"}, {"text", ""}, {"cache_control", kEphemeral}}}}),
+              StartsWith("system[0].text: found \"\""));
+  EXPECT_THAT(refusal({{"/messages/1/content/0", {{"type", "thinking"}, {"thinking", "x"}, {"cache_control", kEphemeral}}}}),
+              StartsWith("messages[1].content[0].cache_control: no such field"));
+  // At most four, the request's own included, longer lives first, and no two of different lives on one block.
+  const std::vector<std::pair<const char*, Json>> four = {{"/tools/0/cache_control", kEphemeral},
+                                                          {"/system/0/cache_control", kEphemeral},
+                                                          {"/messages/0/content/0/cache_control", kEphemeral},
+                                                          {"/messages/2/content/0/cache_control", kEphemeral}};
+  auto five = four;
+  five.emplace_back("/messages/2/content/1/content/0/cache_control", kEphemeral);
+  EXPECT_THAT(refusal(five), StartsWith("messages[2].content[1].content[0].cache_control: is one too many, expected at most 4"));
+  five = four;
+  five.emplace_back("/cache_control", kEphemeral);
+  EXPECT_THAT(refusal(five), StartsWith("cache_control: is one too many"));
+  EXPECT_THAT(refusal({{"/tools/1/cache_control", kEphemeral}, {first, hour}}), StartsWith("system[0].cache_control.ttl: "));
+  EXPECT_THAT(refusal({{"/messages/2/content/2/cache_control", hour}, {"/cache_control", kEphemeral}}),
+              StartsWith("cache_control: "));
+}
+
+TEST_F(CacheMarks, CountingTokensTakesWhatAMessageTakes) {
+  ApiBench counter(anthropic_count_tokens);
+  Json body = conversation();
+  body.erase("max_tokens");
+  const Json plain = counter.ask(body, "/v1/messages/count_tokens").json();
+  body["system"][0]["cache_control"] = body["cache_control"] = kEphemeral;
+  EXPECT_EQ(counter.ask(body, "/v1/messages/count_tokens").json(), plain);
+}
+
+// OpenAI's: breakpoints in parts, and a key.
+
+Json openai_conversation() {
+  return {{"tools", Json::array({{{"type", "function"}, {"function", {{"name", "toolone"}}}}})},
+          {"messages",
+           {Json{{"role", "system"}, {"content", {text_block("Sysone is here."), text_block("Systwo is here.")}}},
+            Json{{"role", "developer"}, {"content", "Sysmore is here."}},
+            Json{{"role", "user"}, {"content", {text_block("Userone asks."), text_block("Usertwo asks.")}}},
+            Json{{"role", "assistant"}, {"content", "Saidone so."}}, Json{{"role", "user"}, {"content", "Userthree asks."}}}}};
+}
+
+Json responses_conversation() {
+  const auto part = [](const char* text) { return Json{{"type", "input_text"}, {"text", text}}; };
+  return {{"instructions", "Sysone is here."},
+          {"tools", Json::array({{{"type", "function"}, {"name", "toolone"}}})},
+          {"input",
+           {Json{{"role", "developer"}, {"content", {part("Systwo is here."), part("Sysmore is here.")}}},
+            Json{{"role", "user"}, {"content", {part("Userone asks."), part("Usertwo asks.")}}},
+            Json{{"type", "function_call"}, {"call_id", "a"}, {"name", "toolone"}, {"arguments", "{}"}},
+            Json{{"type", "function_call_output"}, {"call_id", "a"}, {"output", {part("Resone came."), part("Restwo came.")}}}}}};
+}
+
+TEST_F(CacheMarks, ABreakpointIsWhereItsPartEndsInThePrompt) {
+  const Json breakpoint = {{"mode", "explicit"}};
+  const std::vector<std::tuple<ApiBench*, const char*, Place>> places = {
+      {&openai, kChat, {"/messages/0/content/0", "Sysone is here", "Systwo"}},
+      {&openai, kChat, {"/messages/2/content/0", "Userone asks", "Usertwo"}},
+      {&openai, kChat, {"/messages/2/content/1", "Usertwo asks", "Saidone"}},
+      {&responses, kResponses, {"/input/0/content/0", "Systwo is here", "Sysmore"}},
+      {&responses, kResponses, {"/input/1/content/0", "Userone asks", "Usertwo"}},
+      {&responses, kResponses, {"/input/3/output/0", "Resone came", "Restwo"}},
+      {&responses, kResponses, {"/input/3/output/1", "Restwo came", "Restwo came.\n</tool_response><|role_end|><role>"}}};
+  for (const auto& [bench, path, place] : places) {
+    Json body = path == kChat ? openai_conversation() : responses_conversation();
+    body[Json::json_pointer(place.pointer)]["prompt_cache_breakpoint"] = breakpoint;
+    const auto marks = marks_of(*bench, body, path);
+    ASSERT_EQ(marks.size(), 1u) << place.pointer;
+    EXPECT_THAT(text_before(*bench, marks[0]), HasSubstr(place.word));
+    EXPECT_THAT(text_before(*bench, marks[0]), testing::Not(HasSubstr(place.next)));
+    body[Json::json_pointer(place.pointer)]["prompt_cache_breakpoint"] = {{"mode", "implicit"}};
+    EXPECT_EQ(bench->ask(body, path).status, 400);
+  }
+}
+
+TEST_F(CacheMarks, OfManyBreakpointsTheLatestFourCount) {
+  Json body = {{"messages", Json::array()}};
+  for (int i = 0; i < 6; ++i) {
+    Json part = text_block(fmt::format("Part {} of it.", i));
+    part["prompt_cache_breakpoint"] = {{"mode", "explicit"}};
+    body["messages"].push_back({{"role", "user"}, {"content", Json::array({part})}});
+  }
+  const auto marks = marks_of(openai, body, kChat);
+  ASSERT_EQ(marks.size(), 4u);
+  EXPECT_THAT(text_before(openai, marks[0]), HasSubstr("Part 2"));
+  EXPECT_THAT(text_before(openai, marks[0]), testing::Not(HasSubstr("Part 3")));
+}
+
+TEST_F(CacheMarks, ARequestWithAKeyMarksTheEndOfItsInstructions) {
+  for (const auto& [bench, path] : {std::pair{&openai, kChat}, std::pair{&responses, kResponses}}) {
+    Json body = path == kChat ? openai_conversation() : responses_conversation();
+    EXPECT_TRUE(marks_of(*bench, body, path).empty()) << path;
+    body["prompt_cache_key"] = "some application";
+    const auto marks = marks_of(*bench, body, path);
+    ASSERT_EQ(marks.size(), 1u) << path;
+    const std::string before = text_before(*bench, marks[0]);
+    for (const char* word : {"Sysone", "Systwo", "Sysmore", "toolone"}) EXPECT_THAT(before, HasSubstr(word)) << path;
+    EXPECT_THAT(before, testing::Not(HasSubstr("Userone"))) << path;
+    // Without instructions there is nothing that an application's conversations are known to share, but for tools.
+    Json bare = body_for(path, "Userone asks.");
+    bare["prompt_cache_key"] = "some application";
+    EXPECT_TRUE(marks_of(*bench, bare, path).empty()) << path;
+    bare["tools"] = body["tools"];
+    const auto tools = marks_of(*bench, bare, path);
+    ASSERT_EQ(tools.size(), 1u) << path;
+    EXPECT_THAT(text_before(*bench, tools[0]), HasSubstr("toolone")) << path;
+    EXPECT_THAT(text_before(*bench, tools[0]), testing::Not(HasSubstr("Userone"))) << path;
+  }
+}
+
+TEST_F(CacheMarks, SettingsOfTheCacheAreThoseOfOpenAisApi) {
+  for (const auto& [bench, path] : {std::pair{&openai, kChat}, std::pair{&responses, kResponses}}) {
+    const auto status = [&, bench = bench, path = path](const char* key, Json value) {
+      return bench->ask(with(body_for(path, "x"), key, std::move(value)), path).status;
+    };
+    for (const char* retention : {"in_memory", "in-memory", "24h"}) EXPECT_EQ(status("prompt_cache_retention", retention), 200);
+    EXPECT_EQ(status("prompt_cache_retention", "forever"), 400);
+    EXPECT_EQ(status("prompt_cache_key", 7), 400);
+    EXPECT_EQ(status("prompt_cache_options", {{"mode", "implicit"}, {"ttl", "30m"}}), 200);
+    EXPECT_EQ(status("prompt_cache_options", {{"ttl", "1h"}}), 400);
+    EXPECT_EQ(status("prompt_cache_options", {{"until", "1h"}}), 400);
+  }
+}
+
 }  // namespace
 }  // namespace calandra::prompt_caching_test
