@@ -281,7 +281,10 @@ class Engine::Runner : private Prefixes {
   void start(Answer& answer) {
     const std::int64_t position = answer.memory->position(), prompt = answer.summary.prompt_tokens;
     prefixes_.plan(answer.prefix, std::span(answer.tokens).first(static_cast<std::size_t>(prompt)), position);
-    if (!std::exchange(answer.started, true)) answer.summary.cached_tokens = std::min(position, prompt);
+    if (std::exchange(answer.started, true)) return;
+    answer.summary.cached_tokens = std::min(position, prompt);
+    // Of a prompt that has been there whole, the last token is computed all the same.
+    answer.summary.lost_tokens = std::max<std::int64_t>(0, std::min(answer.prefix.common, prompt - 1) - position);
   }
 
   /// What the step has made goes to the scheduler; who has gained something is told later.
@@ -354,6 +357,8 @@ class Engine::Runner : private Prefixes {
       const std::string rest = answer->builder.cancel();
       AnswerSummary& summary = answer->summary;
       summary.made_tokens = std::ssize(answer->builder.ids());
+      summary.kept_tokens = answer->prefix.kept;
+      summary.marked_tokens = answer->prefix.kept_mark;
       summary.total_seconds = seconds(now() - answer->submitted);
       if (!answer->admitted) summary.queue_seconds = summary.total_seconds;
       answer->listener->ended(summary, rest);

@@ -60,6 +60,9 @@ struct AnswerSummary {
   std::string error;  // why Failed
   std::int64_t prompt_tokens = 0;
   std::int64_t cached_tokens = 0;  // of the prompt, that did not have to be computed, at its first admission
+  std::int64_t lost_tokens = 0;    // behind them, that others had computed too, but kept nothing of to go on from
+  std::int64_t kept_tokens = 0;    // up to the last boundary that was taken in the prompt
+  std::int64_t marked_tokens = 0;  // up to the last such at one of cache_marks
   std::int64_t made_tokens = 0;    // a final stop id included
   std::int64_t preemptions = 0;
   double queue_seconds = 0;        // until it was first admitted; until the end if it never was

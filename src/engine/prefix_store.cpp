@@ -121,8 +121,16 @@ std::vector<BoundaryAhead> PrefixStore::ahead(PrefixUser& user, const SequenceMe
   return ahead;
 }
 
-void PrefixStore::store(const PrefixUser& user, std::span<const std::int32_t> tokens, std::unique_ptr<Boundary> boundary,
+void PrefixStore::store(PrefixUser& user, std::span<const std::int32_t> tokens, std::unique_ptr<Boundary> boundary,
                         BoundaryKind kind) {
+  user.kept = std::max(user.kept, boundary->position());
+  if (std::ranges::binary_search(user.marks, boundary->position()))
+    user.kept_mark = std::max(user.kept_mark, boundary->position());
+  keep(user, tokens, std::move(boundary), kind);
+}
+
+void PrefixStore::keep(const PrefixUser& user, std::span<const std::int32_t> tokens, std::unique_ptr<Boundary> boundary,
+                       BoundaryKind kind) {
   const std::span<const std::int32_t> behind = first(tokens, boundary->position());
   const Boundary* const kept = cache_.store(user.space, TokenKey(behind), std::move(boundary), kind);
   if (tier_ && kept != nullptr && kept->position() >= kLeastFromTier) {
@@ -141,7 +149,7 @@ void PrefixStore::leave(PrefixUser& user, std::span<const std::int32_t> tokens, 
   if (!memory) return;
   whole = whole && keeps_ && !arriving && memory->position() > 0;
   auto boundary = SequenceMemory::freeze(std::move(memory));
-  if (whole) store(user, tokens, std::move(boundary), BoundaryKind::End);
+  if (whole) keep(user, tokens, std::move(boundary), BoundaryKind::End);
 }
 
 void PrefixStore::finish() {

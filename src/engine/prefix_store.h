@@ -37,6 +37,8 @@ struct PrefixUser {
   std::int64_t tier_position = 0;                      // where the tier takes it, or 0
   std::shared_ptr<BoundaryReading> reading = nullptr;  // while it does
   std::vector<PlannedBoundary> plan = {};              // boundaries that are ahead, ascending
+  std::int64_t kept = 0;                               // the last of its plan that is kept
+  std::int64_t kept_mark = 0;                          // the last of these that was asked for
 };
 
 /// A boundary that a pass is going to fill.
@@ -69,8 +71,8 @@ class PrefixStore {
   /// Memory for those that a pass over [begin, end) goes by: of what is left, and of others that are worth less.
   std::vector<BoundaryAhead> ahead(PrefixUser& user, const SequenceMemory& memory, std::int64_t begin, std::int64_t end);
 
-  /// Keeps a boundary of these tokens.
-  void store(const PrefixUser& user, std::span<const std::int32_t> tokens, std::unique_ptr<Boundary> boundary, BoundaryKind kind);
+  /// Keeps a boundary of the plan.
+  void store(PrefixUser& user, std::span<const std::int32_t> tokens, std::unique_ptr<Boundary> boundary, BoundaryKind kind);
 
   /// The request gives its memory away, or never had any. It stays for whoever goes on from there, if it is `whole`: at the position it says.
   void leave(PrefixUser& user, std::span<const std::int32_t> tokens, std::unique_ptr<SequenceMemory> memory, bool whole);
@@ -83,6 +85,8 @@ class PrefixStore {
   TierStatistics tier_statistics() const { return tier_ ? tier_->statistics() : TierStatistics{}; }
 
  private:
+  void keep(const PrefixUser& user, std::span<const std::int32_t> tokens, std::unique_ptr<Boundary> boundary, BoundaryKind kind);
+
   MemoryPool& pool_;
   const bool keeps_;
   const std::vector<std::int32_t> message_ends_;  // tokens

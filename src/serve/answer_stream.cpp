@@ -107,6 +107,8 @@ class AnswerGroup : public std::enable_shared_from_this<AnswerGroup> {
     if (is_first_of_prompt) {
       total_.prompt_tokens += usage.prompt_tokens;
       total_.cached_tokens += usage.cached_tokens;
+      total_.written_tokens += usage.written_tokens;
+      total_.marked_tokens += usage.marked_tokens;
     }
     total_.completion_tokens += usage.completion_tokens;
     total_.reasoning_tokens += usage.reasoning_tokens;
@@ -196,6 +198,8 @@ class AnswerFeed : public AnswerListener {
     if (group_->is_over()) return;
     usage_.prompt_tokens = summary.prompt_tokens;
     usage_.cached_tokens = summary.cached_tokens;
+    usage_.written_tokens = std::max<std::int64_t>(0, summary.kept_tokens - summary.cached_tokens);
+    usage_.marked_tokens = std::max<std::int64_t>(0, summary.marked_tokens - summary.cached_tokens);
     if (!is_closed_) {
       if (const std::optional<ApiError> error = error_of(summary)) return group_->fail(*error);
       take(rest);

@@ -22,6 +22,8 @@ namespace calandra {
 struct AnswerUsage {
   std::int64_t prompt_tokens = 0;
   std::int64_t cached_tokens = 0;      // of the prompt
+  std::int64_t written_tokens = 0;     // behind these, up to where another request can go on
+  std::int64_t marked_tokens = 0;      // the same, up to the last place that the client has marked
   std::int64_t completion_tokens = 0;  // a final stop id included
   std::int64_t reasoning_tokens = 0;   // of these, marks of the reasoning included
 };

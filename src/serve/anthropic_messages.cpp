@@ -406,10 +406,10 @@ const char* stop_reason_of(AnswerEnding ending) {
   return "end_turn";
 }
 
-/// Tokens that were cached are no part of input_tokens here.
+/// In this API input_tokens are those behind the last breakpoint, or behind what was found if there is none.
 Json messages_usage(const AnswerUsage& usage) {
-  return {{"input_tokens", usage.prompt_tokens - usage.cached_tokens},
-          {"cache_creation_input_tokens", 0},
+  return {{"input_tokens", usage.prompt_tokens - usage.cached_tokens - usage.marked_tokens},
+          {"cache_creation_input_tokens", usage.marked_tokens},
           {"cache_read_input_tokens", usage.cached_tokens},
           {"output_tokens", usage.completion_tokens}};
 }

@@ -55,7 +55,8 @@ std::optional<ChatMark> end_of_instructions(const ChatInput& input) {
     const Json role = message.is_object() ? message.value("role", Json()) : Json();
     return role == "system" || role == "developer";
   };
-  const auto count = static_cast<std::size_t>(std::find_if_not(messages.begin(), messages.end(), is_instruction) - messages.begin());
+  const auto count =
+      static_cast<std::size_t>(std::find_if_not(messages.begin(), messages.end(), is_instruction) - messages.begin());
   if (count > 0) return ChatMark{.messages = count};
   if (input.chat.tools.empty()) return std::nullopt;
   return ChatMark{.tools = input.chat.tools.size()};
@@ -124,7 +125,7 @@ Json openai_usage(const AnswerUsage& usage) {
   return {{"prompt_tokens", usage.prompt_tokens},
           {"completion_tokens", usage.completion_tokens},
           {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
-          {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}},
+          {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}, {"cache_write_tokens", usage.written_tokens}}},
           {"completion_tokens_details", {{"reasoning_tokens", usage.reasoning_tokens}}}};
 }
 

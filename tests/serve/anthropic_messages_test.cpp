@@ -110,7 +110,7 @@ constexpr std::string_view kAgentOutput =
 
 TEST(AnthropicMessages, AWholeReplyHasTheDocumentedShape) {
   ApiBench bench(anthropic_messages);
-  bench.answers.script = {.pieces = {std::string(kAgentOutput)}, .cached_tokens = 5};
+  bench.answers.script = {.pieces = {std::string(kAgentOutput)}, .cached_tokens = 5, .kept_tokens = 40, .marked_tokens = 12};
   const ApiReply reply = bench.ask(agent(), kPath);
   ASSERT_EQ(reply.status, 200) << reply.body;
   const auto prompt_tokens = static_cast<std::int64_t>(bench.answers.requests.back().prompt.size());
@@ -130,8 +130,8 @@ TEST(AnthropicMessages, AWholeReplyHasTheDocumentedShape) {
       {"stop_reason", "tool_use"},
       {"stop_sequence", nullptr},
       {"usage",
-       {{"input_tokens", prompt_tokens - 5},
-        {"cache_creation_input_tokens", 0},
+       {{"input_tokens", prompt_tokens - 12},
+        {"cache_creation_input_tokens", 7},
         {"cache_read_input_tokens", 5},
         {"output_tokens", 2}}}};
   EXPECT_EQ(dump_json(reply.json(), 1), dump_json(expected, 1));
@@ -143,7 +143,7 @@ TEST(AnthropicMessages, AStreamSaysWhatAWholeReplySays) {
       kAgentOutput, "Only thought", "</think>Only text", "</think>",
       "a</think><tool_call>get_weather\n<arg_key>days</arg_key><arg_value>1</arg_value></tool_call>"};
   for (const std::string_view output : outputs) {
-    bench.answers.script = {.pieces = {std::string(output)}, .cached_tokens = 3};
+    bench.answers.script = {.pieces = {std::string(output)}, .cached_tokens = 3, .marked_tokens = 4};
     const Json in_one_piece = bench.ask(agent(), kPath).json();
     for (std::uint64_t seed = 0; seed < 15; ++seed) {
       bench.answers.script.pieces = random_pieces(output, seed);

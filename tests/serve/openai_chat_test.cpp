@@ -125,7 +125,7 @@ Json comparable(Json choices) {
 
 TEST(OpenAiChat, AWholeReplyHasTheDocumentedShape) {
   ApiBench bench(openai_chat);
-  bench.answers.script = {.pieces = {std::string(kAgentOutput)}, .cached_tokens = 5};
+  bench.answers.script = {.pieces = {std::string(kAgentOutput)}, .cached_tokens = 5, .kept_tokens = 9};
   const ApiReply reply = bench.ask(with_tools(), kPath);
   ASSERT_EQ(reply.status, 200) << reply.body;
   Json json = reply.json();
@@ -142,7 +142,7 @@ TEST(OpenAiChat, AWholeReplyHasTheDocumentedShape) {
        {{"prompt_tokens", prompt_tokens},
         {"completion_tokens", 2},
         {"total_tokens", prompt_tokens + 2},
-        {"prompt_tokens_details", {{"cached_tokens", 5}}},
+        {"prompt_tokens_details", {{"cached_tokens", 5}, {"cache_write_tokens", 4}}},
         {"completion_tokens_details", {{"reasoning_tokens", 1}}}}}};
   EXPECT_EQ(json, expected) << dump_json(json, 1);
 }

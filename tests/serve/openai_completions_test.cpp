@@ -60,7 +60,7 @@ TEST(OpenAiCompletions, AReplyHasTheDocumentedShape) {
                    {{"prompt_tokens", prompt_tokens},
                     {"completion_tokens", 2},
                     {"total_tokens", prompt_tokens + 2},
-                    {"prompt_tokens_details", {{"cached_tokens", 0}}},
+                    {"prompt_tokens_details", {{"cached_tokens", 0}, {"cache_write_tokens", 0}}},
                     {"completion_tokens_details", {{"reasoning_tokens", 0}}}}}}))
       << dump_json(json, 1);
   EXPECT_EQ(bench.last_prompt(), "This");  // no template

@@ -148,7 +148,7 @@ Json without_time(Json response) {
 
 TEST(OpenAiResponses, AWholeReplyHasTheDocumentedShape) {
   ApiBench bench(openai_responses);
-  bench.answers.script = {.pieces = {std::string(kAgentOutput)}, .cached_tokens = 5};
+  bench.answers.script = {.pieces = {std::string(kAgentOutput)}, .cached_tokens = 5, .kept_tokens = 9};
   const ApiReply reply = bench.ask(agent(), kPath);
   ASSERT_EQ(reply.status, 200) << reply.body;
   const Json response = reply.json();
@@ -193,7 +193,7 @@ TEST(OpenAiResponses, AWholeReplyHasTheDocumentedShape) {
             (Json{{"location", "Paris, \"France\""}, {"days", 3}}));
   const auto prompt_tokens = static_cast<std::int64_t>(bench.answers.requests.back().prompt.size());
   EXPECT_EQ(response.at("usage"), (Json{{"input_tokens", prompt_tokens},
-                                        {"input_tokens_details", {{"cached_tokens", 5}}},
+                                        {"input_tokens_details", {{"cached_tokens", 5}, {"cache_write_tokens", 4}}},
                                         {"output_tokens", 2},
                                         {"output_tokens_details", {{"reasoning_tokens", 1}}},
                                         {"total_tokens", prompt_tokens + 2}}));

@@ -423,5 +423,72 @@ TEST_F(CacheMarks, SettingsOfTheCacheAreThoseOfOpenAisApi) {
   }
 }
 
+// ---------------------------------------------------------------- usage
+
+/// A block that is too short to be kept for itself, and something behind it that differs.
+Json short_system(const std::string& question, bool is_marked) {
+  Json body = body_for(kMessages, question);
+  body["system"] = Json::array({text_block("Be brief and polite, and never talk about the weather.")});
+  if (is_marked) body["system"][0]["cache_control"] = kEphemeral;
+  return body;
+}
+
+TEST(CacheUsage, WhatTheFirstRequestHasMarkedTheNextOneFinds) {
+  const auto ask = [](const WholeServer& whole, const std::string& question, bool is_marked) {
+    const Answer answer = whole.post(kMessages, short_system(question, is_marked));
+    EXPECT_EQ(answer.status, 200) << answer.body;
+    const Json usage = parse_json(answer.body, "test").at("usage");
+    Json counted = short_system(question, is_marked);
+    counted.erase("max_tokens");
+    const Json count = parse_json(whole.post("/v1/messages/count_tokens", counted).body, "test");
+    EXPECT_EQ(usage.at("input_tokens").get<int>() + usage.at("cache_creation_input_tokens").get<int>() +
+                  usage.at("cache_read_input_tokens").get<int>(),
+              count.at("input_tokens"));
+    return usage;
+  };
+  for (const bool is_marked : {false, true}) {
+    const WholeServer whole;
+    const Json first = ask(whole, "Who are you?", is_marked), second = ask(whole, "What is your name?", is_marked);
+    EXPECT_EQ(first.at("cache_read_input_tokens"), 0);
+    EXPECT_EQ(second.at("cache_creation_input_tokens"), 0);
+    EXPECT_EQ(first.at("cache_creation_input_tokens") > 0, is_marked);
+    EXPECT_EQ(second.at("cache_read_input_tokens"), first.at("cache_creation_input_tokens"));
+  }
+  // Without a cache there is nothing to be written.
+  WholeServerOptions without;
+  without.engine.prefixes.keeps = false;
+  const WholeServer whole(without);
+  for (const char* question : {"Who are you?", "What is your name?"}) {
+    const Json usage = ask(whole, question, true);
+    EXPECT_EQ(usage.at("cache_creation_input_tokens"), 0);
+    EXPECT_EQ(usage.at("cache_read_input_tokens"), 0);
+  }
+}
+
+TEST(CacheUsage, OpenAisApisSayWhatWasFoundAndWhatWasKept) {
+  const WholeServer whole;
+  for (const char* api : {kChat, kText, kResponses}) {
+    const std::string text = std::string("A text for ") + api + " that has some tokens in it, one after another.";
+    for (const bool is_known : {false, true}) {
+      const Json usage = parse_json(whole.post(api, body_for(api, text)).body, "test").at("usage");
+      const bool is_responses = api == std::string_view(kResponses);
+      const int prompt = usage.at(is_responses ? "input_tokens" : "prompt_tokens");
+      const Json& details = usage.at(is_responses ? "input_tokens_details" : "prompt_tokens_details");
+      EXPECT_EQ(details.at("cached_tokens"), is_known ? prompt - 1 : 0) << api;
+      EXPECT_EQ(details.at("cache_write_tokens"), is_known ? 1 : prompt) << api;
+    }
+  }
+}
+
+TEST(CacheUsage, AStreamSaysInTheEndWhatAWholeReplySays) {
+  ApiBench bench(anthropic_messages);
+  bench.answers.script = {.pieces = {"ok"}, .cached_tokens = 3, .kept_tokens = 9, .marked_tokens = 7};
+  const Json body = body_for(kMessages, "Who are you?");
+  const Json whole = bench.ask(body, kMessages).json().at("usage");
+  EXPECT_EQ(whole.at("cache_creation_input_tokens"), 4);
+  const std::vector<ServerEvent> events = bench.ask(with(body, "stream", true), kMessages).events();
+  EXPECT_EQ(events[events.size() - 2].data.at("usage"), whole);
+}
+
 }  // namespace
 }  // namespace calandra::prompt_caching_test
