@@ -1,4 +1,4 @@
-// The chat and the view of the server: a client of /v1/chat/completions, /v1/models and /metrics. What comes from a model becomes text
+// The chat and the view of the server: a client of /v1/chat/completions, /v1/models, /metrics and /cache. What comes from a model becomes text
 // nodes and nothing else. Paths are relative: the page also works below a proxy's prefix.
 
 const byId = (id) => document.getElementById(id);
@@ -417,6 +417,7 @@ async function look() {
   if (!byId("live").open || byId("side").hidden || document.hidden) return;
   try {
     showSamples(parseMetrics(await (await ask("metrics")).text()));
+    if (byId("cache").open) showCache(await (await ask("cache")).json());
   } catch (error) {
     if (error.status === 404 || error.status === 401) byId("live").hidden = true;
     before = null;
@@ -435,6 +436,23 @@ function showSamples(samples) {
     return row;
   });
   byId("numbers").replaceChildren(...rows);
+}
+
+/** A line for each place that requests can go on from, under the one before it on its path. */
+function showCache({ spaces, left_off }) {
+  const lines = [];
+  for (const { boundaries } of spaces) {
+    const add = (before, indent) => {
+      for (const { id, position, kind, hits, bytes, idle_seconds } of boundaries.filter(({ parent }) => parent === before)) {
+        lines.push(`${indent}${position} ${kind}, ${hits} hits, ${mebibytes(bytes)}, ${short(idle_seconds)} s ago`);
+        add(id, `${indent}  `);
+      }
+    };
+    add(null, "");
+    lines.push("");
+  }
+  if (left_off > 0) lines.push(`and ${left_off} that are worth less`);
+  byId("tree").textContent = lines.join("\n").trim() || "empty";
 }
 
 /** One look after another, as long as somebody looks. */

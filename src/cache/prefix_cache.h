@@ -6,6 +6,8 @@
 #include "cache/prefix_tree.h"
 #include "memory/sequence_memory.h"
 
+#include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -44,6 +46,34 @@ struct PrefixCacheStatistics {
   std::int64_t evicted = 0;  // of these
   std::int64_t hits = 0;     // admissions that resumed
   std::int64_t misses = 0;
+  std::int64_t blocks = 0;  // that the boundaries hold now; what several share counts once
+};
+
+/// Which spaces are meant.
+using SpaceFilter = std::function<bool(const std::string& space)>;
+
+/// What a cache holds, for whoever looks: where, and nothing of what is there.
+struct CacheSurvey {
+  struct Boundary {
+    std::int64_t parent = -1;  // of this list, the one on whose path it lies
+    std::int64_t position = 0;
+    BoundaryKind kind{};
+    std::int64_t hits = 0;
+    std::int64_t blocks = 0;  // that it holds and the one before it does not
+    bool is_pinned = false;
+    double idle_seconds = 0;  // since it was stored or asked for
+  };
+  /// Of each space, parents before those behind them.
+  std::vector<std::vector<Boundary>> spaces;
+  std::int64_t left_off = 0;  // boundaries that are there, but worth less than all these
+  std::int64_t block_bytes = 0;
+};
+
+/// What has been thrown away.
+struct CacheFlush {
+  std::int64_t boundaries = 0;
+  std::int64_t bytes = 0;   // that are free now: pages that a running sequence shares are not
+  std::int64_t pinned = 0;  // boundaries that had to stay
 };
 
 template <PrefixKey Key>
@@ -53,8 +83,10 @@ class PrefixCache {
     BoundaryKind kind{};
     std::int64_t hits = 0;
     std::int64_t pins = 0;
-    double since = 0;                        // the cache's clock when it was last asked for
-    std::pair<double, std::uint64_t> place;  // in by_worth_: what it is worth; the older first
+    std::int64_t blocks = 0;                     // that it holds alone, of statistics_.blocks
+    std::chrono::steady_clock::time_point used;  // for people: what goes is decided by the clock of the cache
+    double since = 0;                            // the cache's clock when it was last asked for
+    std::pair<double, std::uint64_t> place;      // in by_worth_: what it is worth; the older first
     std::pair<const std::string, PrefixTree<Key, Stored>>* tree = nullptr;
   };
   using Tree = PrefixTree<Key, Stored>;
@@ -147,13 +179,22 @@ class PrefixCache {
 
   PrefixCacheStatistics statistics() const;
 
+  /// The boundaries of these spaces that are worth most, `most` at most. O(n log n) in all that are there.
+  CacheSurvey survey(const SpaceFilter& shows, std::int64_t most) const;
+
+  /// Throws away what is not pinned of these spaces.
+  CacheFlush flush(const SpaceFilter& meant);
+
  private:
+  /// Blocks that a boundary holds and the one before it does not.
+  std::int64_t own_blocks(std::int64_t position, std::int64_t before) const {
+    const MemoryLayout& layout = pool_.layout();
+    return layout.sequence_blocks(position) - layout.sequence_blocks(before) + layout.fixed_blocks();
+  }
   /// Tokens it spares for every block it holds alone, times how likely that is, on top of the clock of its last use.
   double worth(BoundaryKind kind, std::int64_t hits, double since, std::int64_t position, std::int64_t before) const {
-    const MemoryLayout& layout = pool_.layout();
     const double spared = static_cast<double>(position - before);
-    const double blocks =
-        static_cast<double>(layout.sequence_blocks(position) - layout.sequence_blocks(before) + layout.fixed_blocks());
+    const double blocks = static_cast<double>(own_blocks(position, before));
     return since + likelihood(kind) * static_cast<double>(1 + hits) * spared / blocks;
   }
   void place(Node* node);
@@ -179,6 +220,7 @@ auto PrefixCache<Key>::match(const std::string& space, const Key& key, std::int6
       if ((*node)->position() > limit) continue;
       ++(*node)->value().hits;
       (*node)->value().since = clock_;
+      (*node)->value().used = std::chrono::steady_clock::now();
       place(*node);
       found.boundary = Pin(*this, **node);
     }
@@ -228,6 +270,7 @@ const Boundary* PrefixCache<Key>::store(const std::string& space, const Key& key
   Stored& stored = node->value();
   stored.kind = std::max(stored.kind, kind);
   stored.since = clock_;
+  stored.used = std::chrono::steady_clock::now();
   if (fresh) {
     stored.boundary = std::move(boundary);
     stored.tree = &*trees_.find(space);
@@ -257,9 +300,11 @@ template <PrefixKey Key>
 void PrefixCache<Key>::place(Node* node) {
   Stored& stored = node->value();
   by_worth_.erase(stored.place);
-  const Node* const before = node->before();
-  stored.place.first =
-      worth(stored.kind, stored.hits, stored.since, node->position(), before == nullptr ? 0 : before->position());
+  const Node* const last = node->before();
+  const std::int64_t before = last == nullptr ? 0 : last->position();
+  stored.place.first = worth(stored.kind, stored.hits, stored.since, node->position(), before);
+  statistics_.blocks -= std::exchange(stored.blocks, own_blocks(node->position(), before));
+  statistics_.blocks += stored.blocks;
   by_worth_.emplace(stored.place, node);
 }
 
@@ -268,6 +313,7 @@ template <PrefixKey Key>
 std::unique_ptr<Boundary> PrefixCache<Key>::drop(Node* node) {
   if (leaves_) leaves_(*node->value().boundary);
   by_worth_.erase(node->value().place);
+  statistics_.blocks -= node->value().blocks;
   const auto tree = node->value().tree;
   std::vector<Node*> after;
   node->for_each_after([&](Node* next) { after.push_back(next); });
@@ -282,6 +328,56 @@ PrefixCacheStatistics PrefixCache<Key>::statistics() const {
   PrefixCacheStatistics now = statistics_;
   now.boundaries = std::ssize(by_worth_);
   return now;
+}
+
+template <PrefixKey Key>
+CacheSurvey PrefixCache<Key>::survey(const SpaceFilter& shows, std::int64_t most) const {
+  CacheSurvey survey;
+  survey.block_bytes = pool_.layout().block_bytes;
+  std::map<std::string, std::vector<const Node*>> chosen;
+  for (auto at = by_worth_.rbegin(); at != by_worth_.rend(); ++at) {
+    const std::string& space = at->second->value().tree->first;
+    if (!shows(space)) continue;
+    if (most-- > 0) {
+      chosen[space].push_back(at->second);
+    } else {
+      ++survey.left_off;
+    }
+  }
+  const auto now = std::chrono::steady_clock::now();
+  for (auto& [space, nodes] : chosen) {
+    std::ranges::sort(nodes, {}, &Node::position);
+    std::unordered_map<const Node*, std::int64_t> indices;
+    std::vector<CacheSurvey::Boundary>& boundaries = survey.spaces.emplace_back();
+    for (const Node* node : nodes) {
+      const Stored& stored = node->value();
+      const Node* parent = node->before();
+      while (parent != nullptr && !indices.contains(parent)) parent = parent->before();
+      indices.emplace(node, std::ssize(boundaries));
+      boundaries.push_back({parent == nullptr ? -1 : indices.at(parent), node->position(), stored.kind, stored.hits,
+                            stored.blocks, stored.pins > 0, std::chrono::duration<double>(now - stored.used).count()});
+    }
+  }
+  return survey;
+}
+
+template <PrefixKey Key>
+CacheFlush PrefixCache<Key>::flush(const SpaceFilter& meant) {
+  CacheFlush flush;
+  std::vector<Node*> going;
+  for (const auto& [place, node] : by_worth_) {
+    if (!meant(node->value().tree->first)) continue;
+    if (node->value().pins > 0) {
+      ++flush.pinned;
+    } else {
+      going.push_back(node);
+    }
+  }
+  const std::int64_t free_before = pool_.blocks().num_free();
+  for (Node* node : going) drop(node);
+  flush.boundaries = std::ssize(going);
+  flush.bytes = (pool_.blocks().num_free() - free_before) * pool_.layout().block_bytes;
+  return flush;
 }
 
 }  // namespace calandra

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <exception>
+#include <functional>
 #include <mutex>
 #include <thread>
 #include <unordered_map>
@@ -129,6 +130,15 @@ class Engine::Runner : private Prefixes {
     draining_ = true;
   }
 
+  /// In the engine's thread, between two steps.
+  void run_errand(std::function<void(PrefixStore&)> errand) {
+    {
+      const std::lock_guard lock(mutex_);
+      errands_.push_back(std::move(errand));
+    }
+    wake_.notify_one();
+  }
+
   bool idle() const {
     const std::lock_guard lock(mutex_);
     return answers_.empty() && ended_.empty() && !telling_;
@@ -235,6 +245,7 @@ class Engine::Runner : private Prefixes {
       ending_.swap(ended_);
       telling_ = !ending_.empty();
       if (stopping_) return telling_;
+      running_errands_.swap(errands_);
       for (const RequestId id : step_.preempted) preempted_.push_back(find(id));
       for (const Admission& admission : step_.admitted) admitted_.emplace_back(find(admission.id), admission);
       for (const ScheduledSlice& slice : step_.slices) {
@@ -243,7 +254,7 @@ class Engine::Runner : private Prefixes {
         work_.back().answer = find(slice.id);
         work_.back().slice = slice;
       }
-      if (telling_ || !work_.empty() || !admitted_.empty()) return true;
+      if (telling_ || !work_.empty() || !admitted_.empty() || !running_errands_.empty()) return true;
       if (const auto deadline = scheduler_.next_deadline()) {
         wake_.wait_until(lock, Clock::time_point(std::chrono::duration_cast<Clock::duration>(*deadline)));
       } else {
@@ -313,6 +324,8 @@ class Engine::Runner : private Prefixes {
     while (take_step(lock)) {
       lock.unlock();
       tell_ended();
+      for (const auto& errand : running_errands_) errand(prefixes_);
+      running_errands_.clear();
       const Instant start = now();
       double draw_seconds = 0;
       std::string failure;
@@ -517,6 +530,7 @@ class Engine::Runner : private Prefixes {
   Scheduler scheduler_;
   std::unordered_map<RequestId, std::unique_ptr<Answer>> answers_;  // that the scheduler knows
   std::vector<std::unique_ptr<Answer>> ended_;                      // to be told so
+  std::vector<std::function<void(PrefixStore&)>> errands_;
   EngineStatistics statistics_;
   bool draining_ = false;
   bool stopping_ = false;
@@ -524,6 +538,7 @@ class Engine::Runner : private Prefixes {
 
   // Of the engine's thread.
   std::vector<std::unique_ptr<Answer>> ending_;
+  std::vector<std::function<void(PrefixStore&)>> running_errands_;
   ScheduledStep step_;
   std::vector<Answer*> preempted_;
   std::vector<std::pair<Answer*, Admission>> admitted_;
@@ -551,5 +566,12 @@ void Engine::cancel_all() { runner_->cancel_all(); }
 void Engine::drain() { runner_->drain(); }
 bool Engine::idle() const { return runner_->idle(); }
 EngineStatistics Engine::statistics() const { return runner_->statistics(); }
+void Engine::survey_cache(SpaceFilter shows, std::int64_t most, std::function<void(const CacheSurvey&)> done) {
+  runner_->run_errand(
+      [shows = std::move(shows), most, done = std::move(done)](PrefixStore& prefixes) { done(prefixes.survey(shows, most)); });
+}
+void Engine::flush_cache(SpaceFilter meant, std::function<void(const CacheFlush&)> done) {
+  runner_->run_errand([meant = std::move(meant), done = std::move(done)](PrefixStore& prefixes) { done(prefixes.flush(meant)); });
+}
 
 }  // namespace calandra

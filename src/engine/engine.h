@@ -15,6 +15,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -145,6 +146,11 @@ class Engine {
   bool idle() const;
 
   EngineStatistics statistics() const;
+
+  // As PrefixCache's survey() and flush(). From any thread, and at once: `done` hears in the engine's thread, between two steps. It must not
+  // block or throw, and is dropped unheard if the engine ends before.
+  void survey_cache(SpaceFilter shows, std::int64_t most, std::function<void(const CacheSurvey&)> done);
+  void flush_cache(SpaceFilter meant, std::function<void(const CacheFlush&)> done);
 
  private:
   class Runner;

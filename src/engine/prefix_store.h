@@ -80,6 +80,10 @@ class PrefixStore {
   /// Returns when the tier has written what it can.
   void finish();
 
+  // As PrefixCache's, of what is in memory.
+  CacheSurvey survey(const SpaceFilter& shows, std::int64_t most) const { return cache_.survey(shows, most); }
+  CacheFlush flush(const SpaceFilter& meant) { return cache_.flush(meant); }
+
   PrefixCacheStatistics statistics() const { return cache_.statistics(); }
   /// Zeros without a tier.
   TierStatistics tier_statistics() const { return tier_ ? tier_->statistics() : TierStatistics{}; }

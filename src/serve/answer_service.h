@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,6 +26,11 @@ class AnswerService {
   /// As Engine::drain() and cancel_all(): the server ends.
   virtual void drain() {}
   virtual void cancel_all() {}
+  /// As Engine::survey_cache() and flush_cache(); here there is no cache.
+  virtual void survey_cache(SpaceFilter /*shows*/, std::int64_t /*most*/, std::function<void(const CacheSurvey&)> done) {
+    done({});
+  }
+  virtual void flush_cache(SpaceFilter /*meant*/, std::function<void(const CacheFlush&)> done) { done({}); }
 };
 
 /// What requests are made of. Immutable while it is served; what it points to must outlive it.

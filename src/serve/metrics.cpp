@@ -125,6 +125,7 @@ Metrics::Metrics(std::string version)
       inter_token_(decades(0.0001, 10)),
       duration_(decades(0.001, 10'000)),
       batch_(powers_of_two(1024)),
+      hit_tokens_(powers_of_two(1 << 18)),
       step_(kNumStepKinds, Histogram(decades(0.0001, 10))) {}
 
 void Metrics::step(const EngineStatistics& statistics) {
@@ -149,6 +150,8 @@ void Metrics::ended(const AnswerSummary& summary) {
   ++outcomes_[static_cast<std::size_t>(summary.outcome)];
   prompt_tokens_ += summary.prompt_tokens;
   cached_tokens_ += summary.cached_tokens;
+  lost_tokens_ += summary.lost_tokens;
+  if (summary.cached_tokens > 0) hit_tokens_.add(static_cast<double>(summary.cached_tokens));
   queue_.add(summary.queue_seconds);
   if (summary.made_tokens > 0) first_token_.add(summary.first_token_seconds);
   duration_.add(summary.total_seconds);
@@ -184,7 +187,12 @@ std::string Metrics::text(const EngineStatistics& now) const {
   page.begin("prefix_cache_lookups_total", "counter", "Admissions, by whether something was found to go on from.");
   page.sample("", label("outcome", "hit"), now.cache.hits);
   page.sample("", label("outcome", "miss"), now.cache.misses);
+  page.histogram("prefix_cache_hit_tokens", "Tokens found by requests that have found some.", hit_tokens_);
+  page.counter("prefix_cache_lost_tokens_total",
+               "Tokens behind those found that earlier requests had computed too, without a position to go on from.",
+               lost_tokens_);
   page.gauge("prefix_cache_boundaries", "Positions in earlier requests that can be gone on from.", now.cache.boundaries);
+  page.gauge("prefix_cache_bytes", "What these hold in memory.", now.cache.blocks * now.block_bytes);
   page.counter("prefix_cache_stored_total", "Such positions stored.", now.cache.stored);
   page.counter("prefix_cache_evicted_total", "Of these, those that gave way to something else.", now.cache.evicted);
   page.gauge("prefix_tier_boundaries", "Such positions in --cache-dir.", now.tier.boundaries);

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -63,10 +64,10 @@ class Metrics final : public StepListener {
   mutable std::mutex mutex_;
   std::array<std::uint64_t, kNumOutcomes> outcomes_{};
   std::uint64_t refused_ = 0;
-  std::int64_t prompt_tokens_ = 0, cached_tokens_ = 0, generated_tokens_ = 0;
+  std::int64_t prompt_tokens_ = 0, cached_tokens_ = 0, lost_tokens_ = 0, generated_tokens_ = 0;
   std::int64_t prefill_rows_ = 0, decode_rows_ = 0;
   double draw_seconds_ = 0;
-  Histogram queue_, first_token_, inter_token_, duration_, batch_;
+  Histogram queue_, first_token_, inter_token_, duration_, batch_, hit_tokens_;
   std::vector<Histogram> step_;  // one a StepKind
 };
 
@@ -83,6 +84,12 @@ class MeasuredAnswers final : public AnswerService {
   void cancel(RequestId id) override { answers_.cancel(id); }
   void drain() override { answers_.drain(); }
   void cancel_all() override { answers_.cancel_all(); }
+  void survey_cache(SpaceFilter shows, std::int64_t most, std::function<void(const CacheSurvey&)> done) override {
+    answers_.survey_cache(std::move(shows), most, std::move(done));
+  }
+  void flush_cache(SpaceFilter meant, std::function<void(const CacheFlush&)> done) override {
+    answers_.flush_cache(std::move(meant), std::move(done));
+  }
 
  private:
   AnswerService& answers_;

@@ -3,6 +3,7 @@
 #include "serve/anthropic_messages.h"
 #include "serve/api_error.h"
 #include "serve/api_keys.h"
+#include "serve/cache_pages.h"
 #include "serve/json_body.h"
 #include "serve/model_endpoints.h"
 #include "serve/openai_chat.h"
@@ -33,7 +34,8 @@ bool is_open(std::string_view path) { return path == "/health" || path == "/read
 
 /// What is asked for every few seconds and says nothing of who uses the server: no matter for the log.
 bool is_watching(const HttpRequest& request) {
-  return (request.method == "GET" || request.method == "HEAD") && (is_open(request.path) || request.path == "/metrics");
+  return (request.method == "GET" || request.method == "HEAD") &&
+         (is_open(request.path) || request.path == "/metrics" || request.path == "/cache");
 }
 
 }  // namespace
@@ -109,6 +111,9 @@ struct Server::Parts {
     add_api("/v1/responses", openai_responses);
     add_api("/v1/messages", anthropic_messages);
     add_api("/v1/messages/count_tokens", anthropic_count_tokens);
+    router.add({"GET", "/cache", "",
+                [this](const HttpRequest& request, const HttpResponder& responder) { show_cache(context, request, responder); }});
+    add_api("/cache/flush", flush_cache);
     add_tool("/tokenize", tokenize);
     add_tool("/detokenize", detokenize_tokens);
     add_tool("/apply-template", apply_template);

@@ -7,8 +7,11 @@
 #include <rapidcheck.h>
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <numeric>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace calandra {
@@ -133,6 +136,93 @@ TEST(PrefixCache, ABoundaryOfLittleWorthPushesNothingOut) {
   ASSERT_TRUE(others.grow(pool.blocks().num_free()));
   EXPECT_FALSE(cache.admits(BoundaryKind::Spaced, 10, 0));
   EXPECT_TRUE(cache.admits(BoundaryKind::Asked, 5000, 0));
+}
+
+/// Three boundaries on one path, of one sequence that is gone, and one in another space.
+struct SmallTree {
+  SmallTree() {
+    const auto memory = SequenceMemory::create(pool);
+    EXPECT_TRUE(memory->reserve(300));
+    const auto tokens = counting(300);
+    for (const auto& [position, kind] :
+         {std::pair{100, BoundaryKind::Asked}, std::pair{200, BoundaryKind::Spaced}, std::pair{300, BoundaryKind::End}})
+      cache.store("one", TokenKey(tokens), memory->boundary_ahead(position), kind);
+    cache.store("two", TokenKey(counting(50)), boundary_at(pool, 50), BoundaryKind::Message);
+  }
+  std::int64_t used() { return pool.blocks().num_blocks() - pool.blocks().num_free(); }
+
+  MemoryPool pool{small_layout(true), 300, FreedMemory::Poisoned};
+  Cache cache{pool};
+};
+
+bool every_space(const std::string& /*space*/) { return true; }
+bool space_one(const std::string& space) { return space == "one"; }
+
+TEST(PrefixCache, ASurveyShowsTheTreeAndItsBlocksAreThoseOfThePool) {
+  SmallTree tree;
+  EXPECT_EQ(tree.cache.statistics().blocks, tree.used());
+  const auto pin = tree.cache.match("one", TokenKey(counting(250)), 250);
+  const CacheSurvey survey = tree.cache.survey(every_space, 10);
+  EXPECT_EQ(survey.left_off, 0);
+  EXPECT_EQ(survey.block_bytes, tree.pool.layout().block_bytes);
+  ASSERT_EQ(survey.spaces.size(), 2u);
+  ASSERT_EQ(survey.spaces[0].size(), 3u);
+  std::int64_t blocks = 0;
+  for (std::size_t i = 0; i < 3; ++i) {
+    const CacheSurvey::Boundary& boundary = survey.spaces[0][i];
+    EXPECT_EQ(boundary.position, 100 * static_cast<std::int64_t>(i + 1));
+    EXPECT_EQ(boundary.parent, static_cast<std::int64_t>(i) - 1);
+    EXPECT_EQ(boundary.kind, (std::array{BoundaryKind::Asked, BoundaryKind::Spaced, BoundaryKind::End})[i]);
+    EXPECT_EQ(boundary.hits, i == 1 ? 1 : 0);
+    EXPECT_EQ(boundary.is_pinned, i == 1);
+    EXPECT_GE(boundary.idle_seconds, 0);
+    EXPECT_LT(boundary.idle_seconds, 60);
+    blocks += boundary.blocks;
+  }
+  ASSERT_EQ(survey.spaces[1].size(), 1u);
+  EXPECT_EQ(survey.spaces[1][0].parent, -1);
+  EXPECT_EQ(blocks + survey.spaces[1][0].blocks, tree.used());
+
+  const CacheSurvey of_one = tree.cache.survey(space_one, 10);
+  ASSERT_EQ(of_one.spaces.size(), 1u);
+  EXPECT_EQ(of_one.spaces[0].size(), 3u);
+}
+
+TEST(PrefixCache, ASurveyIsBoundedAndLeavesOffWhatIsWorthLeast) {
+  SmallTree tree;
+  const CacheSurvey survey = tree.cache.survey(space_one, 2);
+  EXPECT_EQ(survey.left_off, 1);
+  ASSERT_EQ(survey.spaces.size(), 1u);
+  ASSERT_EQ(survey.spaces[0].size(), 2u);
+  // The one in the middle spares as much as the others and is the least likely; the last one's parent is the first then.
+  EXPECT_EQ(survey.spaces[0][0].position, 100);
+  EXPECT_EQ(survey.spaces[0][1].position, 300);
+  EXPECT_EQ(survey.spaces[0][1].parent, 0);
+  EXPECT_TRUE(tree.cache.survey(every_space, 0).spaces.empty());
+  EXPECT_EQ(tree.cache.survey(every_space, 0).left_off, 4);
+}
+
+TEST(PrefixCache, AFlushDropsWhatIsMeantAndNotPinned) {
+  SmallTree tree;
+  std::int64_t bytes = 0;
+  {
+    const auto pin = tree.cache.match("one", TokenKey(counting(250)), 250);
+    const std::int64_t before = tree.used();
+    const CacheFlush first = tree.cache.flush(space_one);
+    EXPECT_EQ(first.boundaries, 2);
+    EXPECT_EQ(first.pinned, 1);
+    EXPECT_EQ(first.bytes, (before - tree.used()) * tree.pool.layout().block_bytes);
+    EXPECT_GT(first.bytes, 0);
+    EXPECT_EQ(pin.boundary->position(), 200);
+  }
+  EXPECT_EQ(tree.cache.statistics().boundaries, 2);
+  EXPECT_EQ(tree.cache.statistics().blocks, tree.used());
+  EXPECT_EQ(tree.cache.flush(space_one).boundaries, 1);
+  EXPECT_EQ(tree.cache.flush(space_one).boundaries, 0);
+  EXPECT_TRUE(tree.cache.match("two", TokenKey(counting(50)), 50).boundary);
+  EXPECT_EQ(tree.cache.flush(every_space).boundaries, 1);
+  EXPECT_EQ(tree.used(), 0);
+  EXPECT_EQ(tree.cache.statistics().blocks, 0);
 }
 
 TEST(PrefixCache, NothingIsLostWhateverHappens) {

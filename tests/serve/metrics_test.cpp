@@ -52,7 +52,7 @@ EngineStatistics busy(Metrics& metrics) {
   now.schedule.blocks_used = 10;
   now.schedule.blocks_total = 16;
   now.block_bytes = 1 << 20;
-  now.cache = {.boundaries = 3, .stored = 9, .evicted = 6, .hits = 2, .misses = 5};
+  now.cache = {.boundaries = 3, .stored = 9, .evicted = 6, .hits = 2, .misses = 5, .blocks = 4};
   now.tier.boundaries = 7;
   now.tier.bytes = 700;
   now.tier.waiting = 1;
@@ -81,7 +81,8 @@ EngineStatistics busy(Metrics& metrics) {
     AnswerSummary summary;
     summary.outcome = outcome;
     summary.prompt_tokens = 100;
-    summary.cached_tokens = 40;
+    summary.cached_tokens = outcome == AnswerOutcome::Failed ? 0 : 50;
+    summary.lost_tokens = 3;
     summary.queue_seconds = 0.5;
     summary.total_seconds = 3;
     if (outcome != AnswerOutcome::Failed) {
@@ -127,6 +128,13 @@ TEST(Metrics, ValuesAreThoseToldOf) {
       {"calandra_preemptions_total", 4},
       {"calandra_prompt_tokens_total", 500},
       {"calandra_cached_tokens_total", 200},
+      {"calandra_prefix_cache_hit_tokens_count", 4},  // the failed one has found nothing
+      {"calandra_prefix_cache_hit_tokens_sum", 200},
+      {"calandra_prefix_cache_hit_tokens_bucket{le=\"32\"}", 0},
+      {"calandra_prefix_cache_hit_tokens_bucket{le=\"64\"}", 4},
+      {"calandra_prefix_cache_lost_tokens_total", 15},
+      {"calandra_prefix_cache_bytes", 4 << 20},
+      {"calandra_prefix_cache_evicted_total", 6},
       {"calandra_generated_tokens_total", 2},
       {"calandra_time_to_first_token_seconds_count", 4},  // the failed one had none
       {"calandra_time_to_first_token_seconds_bucket{le=\"0.5\"}", 0},

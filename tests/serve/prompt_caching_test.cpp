@@ -490,5 +490,132 @@ TEST(CacheUsage, AStreamSaysInTheEndWhatAWholeReplySays) {
   EXPECT_EQ(events[events.size() - 2].data.at("usage"), whole);
 }
 
+// ---------------------------------------------------------------- what is kept
+
+class CachePages : public testing::Test {
+ protected:
+  static WholeServerOptions with_keys(bool isolates_keys) {
+    WholeServerOptions options;
+    options.server.api_keys = {"first-key", "second-key"};
+    options.server.isolates_keys = isolates_keys;
+    return options;
+  }
+  static std::string key(const std::string& name) { return "x-api-key: " + name + "-key\r\n"; }
+  static Json cache(const WholeServer& whole, const std::string& fields = {}) {
+    const Answer answer = whole.connect().ask(request_text("GET /cache HTTP/1.1", fields));
+    EXPECT_EQ(answer.status, 200) << answer.body;
+    return parse_json(answer.body, "test");
+  }
+  static Json flush(const WholeServer& whole, const std::string& fields = {}) {
+    const Answer answer = whole.post("/cache/flush", Json::object(), fields);
+    EXPECT_EQ(answer.status, 200) << answer.body;
+    return parse_json(answer.body, "test");
+  }
+  static std::int64_t ask(const WholeServer& whole, const Json& body, const std::string& fields = {}) {
+    const Answer answer = whole.post(kText, body, fields);
+    EXPECT_EQ(answer.status, 200) << answer.body;
+    return cached_tokens(kText, parse_json(answer.body, "test"));
+  }
+  static std::size_t num_boundaries(const Json& cache) {
+    std::size_t count = 0;
+    for (const Json& space : cache.at("spaces")) count += space.at("boundaries").size();
+    return count;
+  }
+
+  const Json secret = body_for(kText, "A secret that nobody else may read, in some tokens");
+};
+
+TEST_F(CachePages, ShowWhereRequestsCanGoOnAndNoWordOfThem) {
+  const WholeServer whole;
+  EXPECT_EQ(cache(whole), (Json{{"spaces", Json::array()}, {"left_off", 0}}));
+  ask(whole, secret);
+  const std::int64_t found = ask(whole, secret);
+  ASSERT_GT(found, 0);
+  const Json now = cache(whole);
+  ASSERT_EQ(now.at("spaces").size(), 1u);
+  const Json& boundaries = now["spaces"][0].at("boundaries");
+  std::int64_t bytes = 0, hits = 0;
+  for (const Json& boundary : boundaries) {
+    bytes += boundary.at("bytes").get<std::int64_t>();
+    hits += boundary.at("hits").get<std::int64_t>();
+    EXPECT_EQ(boundary.at("kind"), "end");
+    EXPECT_EQ(boundary.at("pinned"), false);
+    if (boundary.at("hits") == 1) {
+      EXPECT_EQ(boundary.at("position"), found);
+    }
+    if (!boundary.at("parent").is_null()) {
+      EXPECT_LT(boundary["parent"], boundary.at("id"));
+      EXPECT_LT(boundaries[boundary["parent"].get<std::size_t>()].at("position"), boundary["position"]);
+    }
+  }
+  EXPECT_EQ(hits, 1);
+  EXPECT_THAT(dump_json(now), testing::Not(HasSubstr("secret")));
+  const auto metrics = whole.metrics();
+  EXPECT_EQ(static_cast<double>(bytes), metrics.at("calandra_prefix_cache_bytes"));
+  EXPECT_EQ(static_cast<double>(num_boundaries(now)), metrics.at("calandra_prefix_cache_boundaries"));
+}
+
+TEST_F(CachePages, AFlushMakesAllMemoryFreeAndRequestsComputeAgain) {
+  const WholeServer whole;
+  ask(whole, secret);
+  EXPECT_GT(ask(whole, secret), 0);
+  const std::size_t before = num_boundaries(cache(whole));
+  const Json dropped = flush(whole);
+  EXPECT_EQ(dropped.at("boundaries"), before);
+  EXPECT_GT(dropped.at("bytes"), 0);
+  EXPECT_EQ(dropped.at("pinned"), 0);
+  EXPECT_EQ(num_boundaries(cache(whole)), 0u);
+  EXPECT_TRUE(whole.becomes_idle()) << "all blocks are back";
+  EXPECT_EQ(ask(whole, secret), 0);
+}
+
+TEST_F(CachePages, AKeySeesAndDropsWhatIsItsOwn) {
+  const WholeServer whole(with_keys(true));
+  ask(whole, secret, key("first"));
+  ask(whole, with(secret, "cache_salt", "x"), key("first"));
+  EXPECT_EQ(cache(whole, key("first")).at("spaces").size(), 2u);
+  EXPECT_EQ(num_boundaries(cache(whole, key("second"))), 0u);
+  EXPECT_EQ(flush(whole, key("second")).at("boundaries"), 0);
+  EXPECT_GT(ask(whole, secret, key("first")), 0);
+  EXPECT_GT(flush(whole, key("first")).at("boundaries"), 0);
+  EXPECT_EQ(ask(whole, secret, key("first")), 0);
+  // Who has none learns nothing.
+  EXPECT_EQ(whole.connect().ask(request_text("GET /cache HTTP/1.1")).status, 401);
+  EXPECT_EQ(whole.post("/cache/flush", Json::object()).status, 401);
+}
+
+TEST_F(CachePages, KeysThatShareSeeTheSame) {
+  const WholeServer whole(with_keys(false));
+  ask(whole, secret, key("first"));
+  EXPECT_GT(num_boundaries(cache(whole, key("second"))), 0u);
+}
+
+TEST_F(CachePages, WhatIsNoFlushIsRefused) {
+  const WholeServer whole;
+  EXPECT_EQ(whole.post("/cache/flush", {{"all", true}}).status, 400);
+  EXPECT_EQ(whole.connect().ask(request_text("GET /cache/flush HTTP/1.1")).status, 405);
+  EXPECT_EQ(whole.connect().ask(request_text("POST /cache/flush HTTP/1.1", "Content-Type: text/plain\r\n", "{}")).status, 415);
+}
+
+/// Pages are asked for and the cache is emptied all the while: answers are what they are without.
+TEST_F(CachePages, NobodyWhoIsAnsweredIsDisturbed) {
+  const WholeServer whole;
+  Json body = body_for(kText, "It is a truth universally acknowledged, that a single man");
+  body["max_tokens"] = 30;
+  body["seed"] = 7;
+  const std::string expected = dump_json(parse_json(whole.post(kText, body).body, "test").at("choices"));
+  std::vector<Client> clients;
+  for (int i = 0; i < 20; ++i) {
+    clients.push_back(whole.connect());
+    ASSERT_TRUE(clients.back().send(WholeServer::request(kText, body)));
+    cache(whole);
+    if (i % 2 == 0) flush(whole);
+  }
+  for (Client& client : clients) EXPECT_EQ(dump_json(parse_json(client.read_answer().body, "test").at("choices")), expected);
+  flush(whole);
+  clients.clear();
+  EXPECT_TRUE(whole.becomes_idle());
+}
+
 }  // namespace
 }  // namespace calandra::prompt_caching_test

@@ -85,6 +85,8 @@ TEST(WholeServer, EveryMetricIsFilledByWhatAServerDoes) {
     EXPECT_EQ(one.read_answer().status, 200);
     EXPECT_EQ(other.read_answer().status, 200);
     EXPECT_EQ(whole.post(kText, {{"prompt", "x"}, {"grammar", "root ::= \"a\""}}).status, 200);
+    EXPECT_EQ(whole.post(kText, body_for(kText, 1, false, "It is a lie")).status, 200)
+        << "begins like one before, and parts in the middle";
     Client leaves = whole.connect();
     ASSERT_TRUE(leaves.send(WholeServer::request(kText, body_for(kText, 1100, true))));
     leaves.read_through("data: ");
