@@ -8,7 +8,7 @@ namespace calandra {
 std::vector<PlannedBoundary> plan_boundaries(const PromptShape& prompt, const BoundarySpacing& spacing) {
   std::map<std::int64_t, BoundaryKind> wanted;
   const auto want = [&](std::int64_t position, BoundaryKind kind) {
-    if (position <= prompt.resumed_at || position > prompt.tokens) return;
+    if (position <= prompt.resumed_at || position > prompt.tokens || (prompt.only_asked && kind != BoundaryKind::Asked)) return;
     BoundaryKind& now = wanted[position];
     now = std::max(now, kind);
   };

@@ -22,6 +22,7 @@ struct PromptShape {
   std::int64_t common = 0;                   // PrefixCache::Match::common
   std::span<const std::int64_t> messages{};  // positions where a message ends, ascending
   std::span<const std::int64_t> asked{};     // positions that the client has marked, ascending
+  bool only_asked = false;                   // and it wants no others
 };
 
 /// Tokens between boundaries that nobody has a reason for, and the least that another boundary must spare.

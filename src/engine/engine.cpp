@@ -161,6 +161,7 @@ class Engine::Runner : private Prefixes {
           tokens(std::move(request.prompt)),
           prefix{.space = std::move(request.cache_space),
                  .marks = std::move(request.cache_marks),
+                 .only_marks = request.cache_only_marks,
                  .computes_all = request.options.prompt_logprobs.has_value()},
           submitted(now()) {
       summary.prompt_tokens = std::ssize(tokens);

@@ -47,6 +47,8 @@ struct AnswerRequest {
   std::string cache_space;
   /// Positions in the prompt that the client expects to come back to, ascending.
   std::vector<std::int64_t> cache_marks = {};
+  /// Nothing of it is kept but there; without marks nothing is looked for either.
+  bool cache_only_marks = false;
 
   Priority priority = Priority::Normal;
   std::uint64_t client = 0;  // who shares a place in the queues

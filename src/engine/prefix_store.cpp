@@ -17,6 +17,9 @@ std::span<const std::int32_t> first(std::span<const std::int32_t> tokens, std::i
   return tokens.first(static_cast<std::size_t>(count));
 }
 
+/// It has nothing to do with what is kept.
+bool is_out(const PrefixUser& user) { return user.only_marks && user.marks.empty(); }
+
 std::unique_ptr<SequenceMemory> with_room(std::unique_ptr<SequenceMemory> memory, std::int64_t room) {
   if (!memory || !memory->reserve(room)) fail("memory pool is full, although the scheduler counted room");
   return memory;
@@ -43,7 +46,7 @@ PrefixStore::PrefixStore(MemoryPool& pool, const Model& model, const PrefixStore
 }
 
 void PrefixStore::expect(PrefixUser& user, std::span<const std::int32_t> tokens) {
-  if (!tier_ || user.computes_all) return;
+  if (!tier_ || user.computes_all || is_out(user)) return;
   user.chain = TokenChain(tier_->root(user.space));
   user.chain.extend(tokens);
   const std::int64_t position = tier_->find(user.chain, tokens, std::ssize(tokens) - 1);
@@ -54,7 +57,7 @@ Resumption PrefixStore::resume(PrefixUser& user, std::span<const std::int32_t> t
   const std::int64_t limit = std::ssize(tokens) - 1;
   user.claim = {};
   user.common = user.tier_position = 0;
-  if (!keeps_ || user.computes_all) return {};
+  if (!keeps_ || user.computes_all || is_out(user)) return {};
   user.claim = cache_.claim(user.space, TokenKey(tokens), limit, spare_blocks);
   user.common = user.claim.common();
   Resumption found{user.claim.position(), user.claim.more_blocks(), user.claim.held_blocks(), false};
@@ -100,9 +103,13 @@ void PrefixStore::plan(PrefixUser& user, std::span<const std::int32_t> prompt, s
   for (std::size_t i = 0; i < prompt.size(); ++i) {
     if (std::ranges::find(message_ends_, prompt[i]) != message_ends_.end()) messages.push_back(static_cast<std::int64_t>(i) + 1);
   }
-  user.plan = plan_boundaries(
-      {.tokens = std::ssize(prompt), .resumed_at = position, .common = user.common, .messages = messages, .asked = user.marks},
-      {});
+  user.plan = plan_boundaries({.tokens = std::ssize(prompt),
+                               .resumed_at = position,
+                               .common = user.common,
+                               .messages = messages,
+                               .asked = user.marks,
+                               .only_asked = user.only_marks},
+                              {});
 }
 
 std::vector<BoundaryAhead> PrefixStore::ahead(PrefixUser& user, const SequenceMemory& memory, std::int64_t begin,
@@ -147,7 +154,7 @@ void PrefixStore::leave(PrefixUser& user, std::span<const std::int32_t> tokens, 
   if (arriving) user.reading->cancel();
   user.reading.reset();
   if (!memory) return;
-  whole = whole && keeps_ && !arriving && memory->position() > 0;
+  whole = whole && keeps_ && !arriving && !user.only_marks && memory->position() > 0;
   auto boundary = SequenceMemory::freeze(std::move(memory));
   if (whole) keep(user, tokens, std::move(boundary), BoundaryKind::End);
 }

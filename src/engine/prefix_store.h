@@ -29,6 +29,7 @@ struct PrefixStoreOptions {
 struct PrefixUser {
   std::string space;                // who shares with whom
   std::vector<std::int64_t> marks;  // positions asked for, ascending
+  bool only_marks = false;          // nothing else of it may stay
   bool computes_all = false;        // every row of it is wanted: nothing is skipped
 
   TokenChain chain = {};                               // with a tier

@@ -311,6 +311,7 @@ AnswerRequest request_of(const AnswerJob& job, int sample) {
           .guide = job.make_guide ? job.make_guide() : nullptr,
           .cache_space = job.cache_space,
           .cache_marks = job.cache_marks,
+          .cache_only_marks = job.cache_only_marks,
           .priority = job.priority,
           .client = job.client,
           .time_limit = job.time_limit};

@@ -325,6 +325,7 @@ AnswerJob prepare_chat(const ServedModel& model, ChatInput input, GenerationOpti
   job.prompt = model.tokenizer->encode(prompt.text);
   check_room(job.prompt.size(), model, input.messages_field);
   check_options(options, model);
+  job.cache_only_marks = input.only_marks;
   job.cache_marks = positions_of(input.marks, chat, job.prompt, prompt, *model.chat_template, *model.tokenizer);
   job.format = model.chat_template->output_format();
   if (ignores_eos(options, model)) {

@@ -42,6 +42,7 @@ struct ChatInput {
   bool parallel_tool_calls = true;
   std::optional<std::int64_t> max_reasoning_tokens;  // then the reasoning is closed for the model; unset: as long as it likes
   std::shared_ptr<const Grammar> grammar;            // of the content, or of a completion's text; null: any text
+  bool only_marks = false;                           // AnswerRequest::cache_only_marks
   std::vector<ChatMark> marks = {};                  // where the client expects to come back to
   const char* messages_field = "messages";           // what errors call them
   const char* schema_field = "function.parameters";  // of a tool
@@ -55,6 +56,7 @@ struct AnswerJob {
   Priority priority = Priority::Normal;
   std::uint64_t client = 0;
   std::vector<std::int64_t> cache_marks = {};
+  bool cache_only_marks = false;
   std::string cache_salt = {};   // requests of different salts share nothing that was computed
   std::string cache_space = {};  // of the key and the salt
   std::optional<std::chrono::nanoseconds> time_limit;

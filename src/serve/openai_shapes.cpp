@@ -95,7 +95,7 @@ void read_prompt_cache(RequestFields& fields, ChatInput& input) {
   }
   fields.word("prompt_cache_retention", {"in_memory", "in-memory", "24h"});
   if (std::optional<RequestFields> options = fields.fields("prompt_cache_options")) {
-    options->word("mode", {"implicit"});
+    input.only_marks = options->word("mode", {"implicit", "explicit"}) == "explicit";
     options->word("ttl", {"30m"});
     options->finish();
   }

@@ -418,6 +418,9 @@ TEST_F(CacheMarks, SettingsOfTheCacheAreThoseOfOpenAisApi) {
     EXPECT_EQ(status("prompt_cache_retention", "forever"), 400);
     EXPECT_EQ(status("prompt_cache_key", 7), 400);
     EXPECT_EQ(status("prompt_cache_options", {{"mode", "implicit"}, {"ttl", "30m"}}), 200);
+    EXPECT_FALSE(bench->answers.requests.back().cache_only_marks);
+    EXPECT_EQ(status("prompt_cache_options", {{"mode", "explicit"}}), 200);
+    EXPECT_TRUE(bench->answers.requests.back().cache_only_marks);
     EXPECT_EQ(status("prompt_cache_options", {{"ttl", "1h"}}), 400);
     EXPECT_EQ(status("prompt_cache_options", {{"until", "1h"}}), 400);
   }
@@ -488,6 +491,34 @@ TEST(CacheUsage, AStreamSaysInTheEndWhatAWholeReplySays) {
   EXPECT_EQ(whole.at("cache_creation_input_tokens"), 4);
   const std::vector<ServerEvent> events = bench.ask(with(body, "stream", true), kMessages).events();
   EXPECT_EQ(events[events.size() - 2].data.at("usage"), whole);
+}
+
+/// With explicit breakpoints alone: nothing else stays, and a conversation without any leaves no trace.
+TEST(CacheUsage, AnExplicitRequestKeepsWhatItMarksAndNothingElse) {
+  const WholeServer whole;
+  const auto ask = [&](const std::string& question, const char* mode, bool is_marked) {
+    Json body = {{"max_tokens", 1}, {"prompt_cache_options", {{"mode", mode}}}, {"messages", Json::array()}};
+    Json system = text_block("Be brief and polite, and never talk about the weather.");
+    if (is_marked) system["prompt_cache_breakpoint"] = {{"mode", "explicit"}};
+    body["messages"].push_back({{"role", "system"}, {"content", Json::array({system})}});
+    body["messages"].push_back({{"role", "user"}, {"content", question}});
+    const Answer answer = whole.post(kChat, body);
+    EXPECT_EQ(answer.status, 200) << answer.body;
+    return parse_json(answer.body, "test").at("usage").at("prompt_tokens_details");
+  };
+  EXPECT_EQ(ask("Who are you?", "explicit", false), (Json{{"cached_tokens", 0}, {"cache_write_tokens", 0}}));
+  EXPECT_EQ(ask("Who are you?", "explicit", false).at("cached_tokens"), 0);
+  EXPECT_EQ(whole.engine.statistics().cache.stored, 0);
+  EXPECT_EQ(whole.engine.statistics().cache.hits + whole.engine.statistics().cache.misses, 0);
+  const Json first = ask("Who are you?", "explicit", true);
+  EXPECT_EQ(first.at("cached_tokens"), 0);
+  EXPECT_GT(first.at("cache_write_tokens"), 0);
+  EXPECT_EQ(whole.engine.statistics().cache.stored, 1);
+  for (const char* question : {"Who are you?", "What is your name?"})
+    EXPECT_EQ(ask(question, "explicit", true), (Json{{"cached_tokens", first["cache_write_tokens"]}, {"cache_write_tokens", 0}}));
+  EXPECT_EQ(whole.engine.statistics().cache.stored, 1);
+  EXPECT_EQ(ask("Who are you?", "implicit", false).at("cached_tokens"), first["cache_write_tokens"]);
+  EXPECT_GT(whole.engine.statistics().cache.stored, 1);
 }
 
 // ---------------------------------------------------------------- what is kept
