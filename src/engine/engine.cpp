@@ -210,7 +210,29 @@ class Engine::Runner : private Prefixes {
   /// Of Prefixes.
   Resumption resume(RequestId id, std::int64_t tokens, std::int64_t spare_blocks) override {
     Answer& answer = *find(id);
-    return prefixes_.resume(answer.prefix, std::span(answer.tokens).first(static_cast<std::size_t>(tokens)), spare_blocks);
+    const Resumption found =
+        prefixes_.resume(answer.prefix, std::span(answer.tokens).first(static_cast<std::size_t>(tokens)), spare_blocks);
+    // Others in this step already may want to wait for it.
+    if (!found.later) plan(answer, found.tokens);
+    return found;
+  }
+
+  /// Of Prefixes.
+  std::optional<ComingPrefix> coming(RequestId id, std::int64_t /*tokens*/) override {
+    Answer& answer = *find(id);
+    ComingPrefix best;
+    for (const auto& [other, computing] : answers_) {
+      const std::int64_t position = prefixes_.coming(answer.prefix, answer.tokens, computing->prefix, computing->tokens);
+      // Of several that will have come as far, the oldest is there first.
+      if (position > best.position || (position > 0 && position == best.position && other < best.from)) best = {other, position};
+    }
+    if (best.position == 0 || !prefixes_.is_worth_waiting(answer.prefix, answer.tokens, best.position)) return std::nullopt;
+    return best;
+  }
+
+  void plan(Answer& answer, std::int64_t position) {
+    const auto prompt = static_cast<std::size_t>(answer.summary.prompt_tokens);
+    prefixes_.plan(answer.prefix, std::span(answer.tokens).first(prompt), position);
   }
 
   /// The answer has no part in what the scheduler decides any more: it waits to be told so.
@@ -292,7 +314,7 @@ class Engine::Runner : private Prefixes {
   /// The answer's memory is where it goes on from.
   void start(Answer& answer) {
     const std::int64_t position = answer.memory->position(), prompt = answer.summary.prompt_tokens;
-    prefixes_.plan(answer.prefix, std::span(answer.tokens).first(static_cast<std::size_t>(prompt)), position);
+    plan(answer, position);
     if (std::exchange(answer.started, true)) return;
     answer.summary.cached_tokens = std::min(position, prompt);
     // Of a prompt that has been there whole, the last token is computed all the same.

@@ -5,6 +5,7 @@
 #include "engine/generate.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace calandra {
@@ -12,6 +13,8 @@ namespace {
 
 // The tier is asked for what spares that many tokens more than memory does: less is computed as quickly.
 constexpr std::int64_t kLeastFromTier = 64;
+// And what another request computes is waited for if it spares so many.
+constexpr std::int64_t kLeastToWaitFor = 64;
 
 std::span<const std::int32_t> first(std::span<const std::int32_t> tokens, std::int64_t count) {
   return tokens.first(static_cast<std::size_t>(count));
@@ -51,6 +54,25 @@ void PrefixStore::expect(PrefixUser& user, std::span<const std::int32_t> tokens)
   user.chain.extend(tokens);
   const std::int64_t position = tier_->find(user.chain, tokens, std::ssize(tokens) - 1);
   if (position > 0) tier_->expect(user.chain, tokens, position);
+}
+
+std::int64_t PrefixStore::coming(const PrefixUser& user, std::span<const std::int32_t> tokens, const PrefixUser& other,
+                                 std::span<const std::int32_t> others) const {
+  if (user.computes_all || is_out(user) || user.space != other.space || other.plan.empty()) return 0;
+  const std::int64_t common = std::ranges::mismatch(tokens, others).in1 - tokens.begin();
+  const auto behind =
+      std::ranges::upper_bound(other.plan, std::min(common, std::ssize(tokens) - 1), {}, &PlannedBoundary::position);
+  return behind == other.plan.begin() ? 0 : std::prev(behind)->position;
+}
+
+bool PrefixStore::is_worth_waiting(PrefixUser& user, std::span<const std::int32_t> tokens, std::int64_t position) const {
+  const std::int64_t limit = std::ssize(tokens) - 1;
+  std::int64_t there = cache_.deepest(user.space, TokenKey(tokens), limit);
+  if (tier_) {
+    user.chain.extend(tokens);
+    there = std::max(there, tier_->find(user.chain, tokens, limit));
+  }
+  return position >= there + kLeastToWaitFor;
 }
 
 Resumption PrefixStore::resume(PrefixUser& user, std::span<const std::int32_t> tokens, std::int64_t spare_blocks) {
@@ -150,6 +172,7 @@ void PrefixStore::keep(const PrefixUser& user, std::span<const std::int32_t> tok
 void PrefixStore::leave(PrefixUser& user, std::span<const std::int32_t> tokens, std::unique_ptr<SequenceMemory> memory,
                         bool whole) {
   user.claim = {};
+  user.plan.clear();
   const bool arriving = user.reading != nullptr;
   if (arriving) user.reading->cancel();
   user.reading.reset();

@@ -56,7 +56,13 @@ class PrefixStore {
   /// A request of these tokens is coming: what it will want from the tier is made ready.
   void expect(PrefixUser& user, std::span<const std::int32_t> tokens);
 
-  /// What a request of these tokens goes on from, as Prefixes::resume().
+  /// Where a request of these tokens could go on once the other, of which these are known, has passed by; 0 if nowhere.
+  std::int64_t coming(const PrefixUser& user, std::span<const std::int32_t> tokens, const PrefixUser& other,
+                      std::span<const std::int32_t> others) const;
+  /// Whether that spares enough to be waited for.
+  bool is_worth_waiting(PrefixUser& user, std::span<const std::int32_t> tokens, std::int64_t position) const;
+
+  /// What a request of these tokens goes on from, as Prefixes::resume(), and its plan.
   Resumption resume(PrefixUser& user, std::span<const std::int32_t> tokens, std::int64_t spare_blocks);
 
   /// Its memory, with room up to `room`: now where resume() said, or, if that was said to come later, being read. Throws Error if the pool is dry.

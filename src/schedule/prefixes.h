@@ -4,6 +4,7 @@
 #include "schedule/request.h"
 
 #include <cstdint>
+#include <optional>
 
 namespace calandra {
 
@@ -20,9 +21,19 @@ struct Resumption {
   bool later = false;
 };
 
+/// A boundary that does not exist yet.
+struct ComingPrefix {
+  RequestId from{};           // who is computing it
+  std::int64_t position = 0;  // it exists once that one is there
+};
+
 class Prefixes {
  public:
   virtual ~Prefixes() = default;
+
+  /// Asked once a request, before its first admission: what a running one will leave that it could go on from, if that is worth waiting
+  /// for.
+  virtual std::optional<ComingPrefix> coming(RequestId /*id*/, std::int64_t /*tokens*/) { return std::nullopt; }
 
   /// Asked once an admission of a request of `tokens` tokens. `more_blocks` and `held_blocks` together must not be more than
   /// `spare_blocks`, which nobody has at the moment.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string_view>
+#include <utility>
 
 namespace calandra {
 namespace {
@@ -86,7 +87,7 @@ bool Scheduler::end(RequestId id, std::int64_t ScheduleCounters::*counter) {
     stop(*s);
   } else {
     if (s->state == State::Preempted) --num_preempted_;
-    queue(*s).remove(*s->client, id);
+    if (aside_.erase(id) == 0) queue(*s).remove(*s->client, id);
   }
   if (s->request.deadline) deadlines_.erase({*s->request.deadline, id});
   queue(*s).leave(*s->client);
@@ -111,6 +112,7 @@ const ScheduledStep& Scheduler::next_step(Instant now) {
   step_.slices.clear();
   held_blocks_ = 0;
   expire();
+  bring_back();
   make_way();
   decode_rows_ = schedule_decodes();
   prefill_rows_ = schedule_prefills(decode_rows_ > 0 ? limits_.prefill_tokens_beside_decodes : limits_.prefill_tokens);
@@ -132,6 +134,23 @@ void Scheduler::expire() {
     const RequestId id = deadlines_.begin()->second;
     step_.expired.push_back(id);
     end(id, &ScheduleCounters::expired);
+  }
+}
+
+/// Who need not wait any longer for what another computes.
+void Scheduler::bring_back() {
+  for (auto next = aside_.begin(); next != aside_.end();) {
+    Sequence& s = *find(*next);
+    const Sequence* from = find(s.coming.from);
+    const bool gets_on = from != nullptr && from->running() && from->position > s.coming_at;
+    if (gets_on && from->position < s.coming.position) {
+      s.coming_at = from->position;
+      ++next;
+    } else {
+      s.state = State::Waiting;
+      queue(s).push(*s.client, s.id);
+      next = aside_.erase(next);
+    }
   }
 }
 
@@ -179,6 +198,7 @@ std::int64_t Scheduler::schedule_prefills(const std::int64_t budget) {
       continue;
     }
     if (head != nullptr && (next == prefills_.end() || turn(*head) < next->first)) {
+      if (set_aside(*head)) continue;
       chosen = head;
       admit(*chosen);
       if (chosen->expected) continue;
@@ -225,6 +245,22 @@ std::int64_t Scheduler::room_to_admit(const Sequence& s) const {
 bool Scheduler::fits(const Sequence& s, std::int64_t more_slots, std::int64_t more_blocks) const {
   return std::ssize(running_) - more_slots < limits_.max_running &&
          layout_.sequence_blocks(room_to_admit(s)) <= spare_blocks() + more_blocks;
+}
+
+/// Whether the head of the queues waits for what a running request computes, out of the others' way.
+bool Scheduler::set_aside(Sequence& s) {
+  if (prefixes_ == nullptr || s.state != State::Waiting || std::exchange(s.has_asked, true)) return false;
+  const std::optional<ComingPrefix> coming = prefixes_->coming(s.id, s.known);
+  if (!coming) return false;
+  const Sequence* from = find(coming->from);
+  if (from == nullptr || !from->running() || !from->prefills() || from->position >= coming->position) return false;
+  queue(s).remove(*s.client, s.id);
+  s.state = State::SetAside;
+  s.coming = *coming;
+  s.coming_at = from->position;
+  aside_.insert(s.id);
+  ++counters_.set_aside;
+  return true;
 }
 
 void Scheduler::admit(Sequence& s) {

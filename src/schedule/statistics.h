@@ -19,6 +19,7 @@ struct ScheduleCounters {
   std::int64_t computed_tokens = 0;    // rows of all steps
   std::int64_t recomputed_tokens = 0;  // of these, rows that a preemption had thrown away
   std::int64_t resumed_tokens = 0;     // found by Prefixes: not computed
+  std::int64_t set_aside = 0;          // requests that have waited for what another was computing
 };
 
 struct ScheduleStatistics : ScheduleCounters {

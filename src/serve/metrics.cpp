@@ -191,6 +191,7 @@ std::string Metrics::text(const EngineStatistics& now) const {
   page.counter("prefix_cache_lost_tokens_total",
                "Tokens behind those found that earlier requests had computed too, without a position to go on from.",
                lost_tokens_);
+  page.counter("prefix_cache_waits_total", "Requests that have waited for what another was computing.", schedule.set_aside);
   page.gauge("prefix_cache_boundaries", "Positions in earlier requests that can be gone on from.", now.cache.boundaries);
   page.gauge("prefix_cache_bytes", "What these hold in memory.", now.cache.blocks * now.block_bytes);
   page.counter("prefix_cache_stored_total", "Such positions stored.", now.cache.stored);

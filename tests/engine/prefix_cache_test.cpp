@@ -87,6 +87,33 @@ TEST_F(EnginePrefixCache, APrefixOfManyConversationsIsComputedOnce) {
     ASSERT_EQ(ask(engine, joined(system, random_tokens(20, 10 + i)), 1).computed, 20) << i;
 }
 
+TEST_F(EnginePrefixCache, ThoseThatComeTogetherComputeWhatTheyShareOnce) {
+  for (const std::int64_t budget : {300, 512, 4096}) {
+    EngineOptions options = roomy();
+    options.limits.prefill_tokens = options.limits.prefill_tokens_beside_decodes = budget;
+    Engine engine(model(), options);
+    Tokens system = random_tokens(2000, 1);
+    system.back() = stop_ids_of(model()).front();  // a message ends
+    std::vector<std::shared_ptr<Heard>> heard;
+    for (unsigned i = 0; i < 10; ++i) {
+      AnswerRequest wanted;
+      wanted.prompt = joined(system, random_tokens(20, 10 + i));
+      wanted.options.max_tokens = 2;
+      wanted.client = i % 3;
+      heard.push_back(std::make_shared<Heard>());
+      submit(engine, wanted, heard.back());
+    }
+    std::int64_t computed = 0;
+    for (unsigned i = 0; i < 10; ++i) {
+      heard[i]->wait();
+      computed += heard[i]->summary.prompt_tokens - heard[i]->summary.cached_tokens;
+    }
+    EXPECT_EQ(computed, 2000 + 10 * 20) << "budget " << budget;
+    EXPECT_GT(engine.statistics().schedule.set_aside, 0);
+    expect_all_back(engine);
+  }
+}
+
 TEST_F(EnginePrefixCache, SpacesAndPromptsToBeScoredFindNothing) {
   Engine engine(model(), roomy());
   AnswerRequest wanted;

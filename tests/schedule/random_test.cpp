@@ -7,7 +7,9 @@
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
+#include <optional>
 #include <ostream>
+#include <set>
 #include <vector>
 
 namespace calandra {
@@ -97,9 +99,9 @@ void play(Runner& runner, const std::vector<Event>& events) {
   runner.run_dry(now);
 }
 
-Runner runner_of(const Scene& s) {
+Runner runner_of(const Scene& s, Prefixes* prefixes = nullptr) {
   const MemoryLayout layout = small_layout(s.mtp);
-  return {layout, layout.sequence_blocks(1200) + s.spare_blocks, s.limits};
+  return {layout, layout.sequence_blocks(1200) + s.spare_blocks, s.limits, prefixes};
 }
 
 TEST(Schedules, KeepEveryPromiseOnARealPool) {
@@ -134,6 +136,60 @@ TEST(Schedules, KeepEveryPromiseOnARealPool) {
   EXPECT_GT(expired, 20);
   EXPECT_GT(refused, 20);
   EXPECT_GT(recomputed, 1000);
+}
+
+/// Says of some requests that others are computing what they begin with, whether that is so or not.
+class Whims : public Prefixes {
+ public:
+  explicit Whims(std::uint64_t seed) : seed_(seed) {}
+
+  std::optional<ComingPrefix> coming(RequestId id, std::int64_t tokens) override {
+    asked_twice |= !asked_.insert(id).second;
+    std::uint64_t word = (static_cast<std::uint64_t>(id) + seed_) * 0x9E3779B97F4A7C15;
+    word ^= word >> 29;
+    if (word % 3 == 0) return std::nullopt;
+    waiting_.insert(id);
+    // Its own number, those before it and behind it, and positions behind the end.
+    return ComingPrefix{RequestId{static_cast<std::uint64_t>(id) + word / 3 % 5 - 3},
+                        static_cast<std::int64_t>(word / 64 % 2 * 5000) + tokens / 2};
+  }
+  Resumption resume(RequestId id, std::int64_t /*tokens*/, std::int64_t /*spare_blocks*/) override {
+    waiting_.erase(id);
+    return {};
+  }
+  bool may_wait(RequestId id) const { return waiting_.contains(id); }
+
+  bool asked_twice = false;
+
+ private:
+  std::uint64_t seed_;
+  std::set<RequestId> asked_, waiting_;
+};
+
+TEST(Schedules, KeepEveryPromiseWhoeverIsWaitedFor) {
+  std::int64_t set_aside = 0, preemptions = 0, cancelled = 0, expired = 0;
+  EXPECT_TRUE(rc::check("", [&] {
+    const Scene s = scene();
+    const auto events = *rc::gen::scale(long_tests() ? 4.0 : 1.5, rc::gen::container<std::vector<Event>>(event()));
+    Whims whims(*rc::gen::arbitrary<std::uint64_t>());
+    Runner runner = runner_of(s, &whims);
+    runner.may_be_passed = [&](RequestId id) { return whims.may_wait(id); };
+    play(runner, events);
+    RC_ASSERT(runner.complaint() == "");
+    RC_ASSERT(!whims.asked_twice);
+    const ScheduleStatistics statistics = runner.scheduler().statistics();
+    RC_ASSERT(statistics.blocks_used == 0);
+    RC_ASSERT(statistics.running + statistics.waiting + statistics.preempted == 0);
+    RC_ASSERT(statistics.submitted == statistics.refused + statistics.finished + statistics.cancelled + statistics.expired);
+    set_aside += statistics.set_aside;
+    preemptions += statistics.preemptions;
+    cancelled += statistics.cancelled;
+    expired += statistics.expired;
+  }));
+  EXPECT_GT(set_aside, 100);
+  EXPECT_GT(preemptions, 20);
+  EXPECT_GT(cancelled, 20);
+  EXPECT_GT(expired, 20);
 }
 
 TEST(Schedules, AreAFunctionOfWhatHappened) {

@@ -112,7 +112,7 @@ void Runner::check_who_was_admitted() {
   for (const Admission& admission : last_.admitted) {
     const Life& life = lives_.at(admission.id);
     for (const auto& [other, waiting] : lives_) {
-      if (waiting.fate != Fate::Alive || waiting.memory) continue;
+      if (waiting.fate != Fate::Alive || waiting.memory || (may_be_passed && may_be_passed(other))) continue;
       check(waiting.request.priority >= life.request.priority, admission.id, "admitted before a class above it");
       const bool same = waiting.request.priority == life.request.priority && waiting.request.client == life.request.client;
       check(!same || other > admission.id, admission.id, "admitted before an older one of its client");

@@ -45,6 +45,9 @@ class Runner {
   /// Steps until nothing is left to do.
   void run_dry(Instant now = {});
 
+  /// Requests that younger ones of their client and those of lower classes may be admitted before.
+  std::function<bool(RequestId id)> may_be_passed;
+
   /// The first thing that was wrong, or "".
   const std::string& complaint() const { return complaint_; }
   Scheduler& scheduler() { return scheduler_; }

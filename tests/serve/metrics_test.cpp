@@ -49,6 +49,7 @@ EngineStatistics busy(Metrics& metrics) {
   now.schedule.preempted = 1;
   now.schedule.preemptions = 4;
   now.schedule.recomputed_tokens = 77;
+  now.schedule.set_aside = 2;
   now.schedule.blocks_used = 10;
   now.schedule.blocks_total = 16;
   now.block_bytes = 1 << 20;
@@ -135,6 +136,7 @@ TEST(Metrics, ValuesAreThoseToldOf) {
       {"calandra_prefix_cache_lost_tokens_total", 15},
       {"calandra_prefix_cache_bytes", 4 << 20},
       {"calandra_prefix_cache_evicted_total", 6},
+      {"calandra_prefix_cache_waits_total", 2},
       {"calandra_generated_tokens_total", 2},
       {"calandra_time_to_first_token_seconds_count", 4},  // the failed one had none
       {"calandra_time_to_first_token_seconds_bucket{le=\"0.5\"}", 0},

@@ -87,6 +87,9 @@ TEST(WholeServer, EveryMetricIsFilledByWhatAServerDoes) {
     EXPECT_EQ(whole.post(kText, {{"prompt", "x"}, {"grammar", "root ::= \"a\""}}).status, 200);
     EXPECT_EQ(whole.post(kText, body_for(kText, 1, false, "It is a lie")).status, 200)
         << "begins like one before, and parts in the middle";
+    std::string two_steps;  // of the first answer, for which the second waits
+    for (int i = 0; i < 600; ++i) two_steps += "b ";
+    EXPECT_EQ(whole.post(kText, {{"prompt", two_steps}, {"n", 2}, {"max_tokens", 1}}).status, 200);
     Client leaves = whole.connect();
     ASSERT_TRUE(leaves.send(WholeServer::request(kText, body_for(kText, 1100, true))));
     leaves.read_through("data: ");
