@@ -9,6 +9,7 @@ import * as z from "zod";
 import { all, answer, model, question, startServer, weather, weatherQuestion, weatherSchema } from "./server.js";
 
 const server = await startServer();
+const caching = await startServer("--prefix-cache", "on");
 const connect = (baseURL, apiKey) => new Anthropic({ baseURL, apiKey, authToken: null, maxRetries: 0 });
 const client = connect(server.origin, "none");
 const asked = { model, max_tokens: 200, temperature: 0, messages: [{ role: "user", content: question }] };
@@ -40,6 +41,18 @@ test("counted tokens are those of the answer's prompt", async () => {
     const { input_tokens: counted } = await client.messages.countTokens({ model, messages, system, tools, thinking });
     assert.equal(counted, usage.input_tokens + usage.cache_read_input_tokens + usage.cache_creation_input_tokens);
   }
+});
+
+test("what a request has marked the next one finds, and both are told so", async () => {
+  const { messages } = connect(caching.origin, "none");
+  const system = [{ type: "text", text: "Be brief and polite, and never talk about the weather.", cache_control: { type: "ephemeral" } }];
+  const ask = (content) => ({ model, max_tokens: 1, system, messages: [{ role: "user", content }] });
+  const { usage: first } = await messages.create(ask("Who are you?"));
+  const { usage: second } = await messages.stream(ask("What is your name?")).finalMessage();
+  assert.ok(first.cache_creation_input_tokens > 0);
+  assert.equal(first.cache_read_input_tokens, 0);
+  assert.equal(second.cache_creation_input_tokens, 0);
+  assert.equal(second.cache_read_input_tokens, first.cache_creation_input_tokens);
 });
 
 test("a stream says what the whole message says", async () => {

@@ -30,6 +30,21 @@ test("a chat is answered, with its reasoning and usage that adds up", async () =
   assert.equal(short.usage.completion_tokens_details.reasoning_tokens, 0);
 });
 
+test("what is up to a breakpoint is found by a request that goes on differently, under the same salt alone", async () => {
+  const cached = new OpenAI({ baseURL: caching.v1, apiKey: "none", maxRetries: 0 });
+  const text = "Be brief and polite, and never talk about the weather.";
+  const system = { role: "system", content: [{ type: "text", text, prompt_cache_breakpoint: { mode: "explicit" } }] };
+  const ask = async (content, cache_salt) => {
+    const messages = [system, { role: "user", content }];
+    const { usage } = await cached.chat.completions.create({ model, max_tokens: 1, prompt_cache_key: "a", cache_salt, messages });
+    return usage.prompt_tokens_details;
+  };
+  assert.equal((await ask("Who are you?", "one")).cached_tokens, 0);
+  const found = await ask("What is your name?", "one");
+  assert.ok(found.cached_tokens > 0 && found.cache_write_tokens > 0);
+  assert.equal((await ask("What is your name?", "two")).cached_tokens, 0);
+});
+
 test("what an earlier request has computed is counted as cached and changes nothing", async () => {
   const cached = new OpenAI({ baseURL: caching.v1, apiKey: "none", maxRetries: 0 });
   const [first, again] = [await cached.chat.completions.create(told), await cached.chat.completions.create(told)];
