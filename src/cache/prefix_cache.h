@@ -164,8 +164,8 @@ class PrefixCache {
   /// For a request that begins with `key` and wants its boundary at `limit` units at most. Counts a hit or a miss.
   Match match(const std::string& space, const Key& key, std::int64_t limit);
 
-  /// The position that match() would find, without asking for it.
-  std::int64_t deepest(const std::string& space, const Key& key, std::int64_t limit) const;
+  /// The boundary that match() would find, or nullptr, without asking for it.
+  const Boundary* deepest(const std::string& space, const Key& key, std::int64_t limit) const;
 
   /// The same for a request that will have its memory in this step, while `spare_blocks` of the pool are nobody's. Where these are too few
   /// to keep the boundary beside the sequence, it becomes the sequence.
@@ -233,12 +233,12 @@ auto PrefixCache<Key>::match(const std::string& space, const Key& key, std::int6
 }
 
 template <PrefixKey Key>
-std::int64_t PrefixCache<Key>::deepest(const std::string& space, const Key& key, std::int64_t limit) const {
-  std::int64_t deepest = 0;
+const Boundary* PrefixCache<Key>::deepest(const std::string& space, const Key& key, std::int64_t limit) const {
+  const Boundary* deepest = nullptr;
   const auto tree = trees_.find(space);
   if (tree == trees_.end()) return deepest;
   for (const Node* node : tree->second.match(key).nodes) {
-    if (node->position() <= limit) deepest = node->position();
+    if (node->position() <= limit) deepest = node->value().boundary.get();
   }
   return deepest;
 }

@@ -92,6 +92,7 @@ struct ServeArguments {
   bool prefix_cache = true;
   std::optional<std::string> cache_folder;   // where prefixes outlive the process
   std::int64_t cache_disk_bytes = 0;         // 0: half of what is free there
+  double verify_rate = 0;                    // PrefixStoreOptions::verify_rate
   bool isolates_keys = true;                 // the prefixes of one API key's requests from another's
   std::optional<double> time_limit_seconds;  // of a request, from its submission to its end
   double drain_seconds = 30;                 // for what is under way when the server is told to end

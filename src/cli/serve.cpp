@@ -129,11 +129,12 @@ std::int64_t default_cache_bytes(const std::filesystem::path& folder, ObjectStor
 PrefixStoreOptions prefix_options(const ServeArguments& arguments) {
   PrefixStoreOptions options;
   options.keeps = arguments.prefix_cache;
+  options.verify_rate = arguments.verify_rate;
+  options.note = [](std::string_view what) { write_note(fmt::format("prefix cache: {}\n", one_line(what))); };
   if (!arguments.cache_folder) return options;
   options.objects = std::make_shared<FileStore>(*arguments.cache_folder);
   options.object_bytes = arguments.cache_disk_bytes > 0 ? arguments.cache_disk_bytes
                                                         : default_cache_bytes(*arguments.cache_folder, *options.objects);
-  options.note = [](std::string_view what) { write_note(fmt::format("prefix cache: {}\n", one_line(what))); };
   return options;
 }
 

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <deque>
 #include <exception>
 #include <functional>
 #include <mutex>
@@ -32,6 +33,16 @@ AnswerOutcome outcome_of(FinishReason reason) {
   }
   return AnswerOutcome::Failed;
 }
+
+/// Verifications that wait for a moment when nobody is there.
+constexpr std::int64_t kMostToVerify = 16;
+
+/// Hears what a verification says.
+class Nobody : public AnswerListener {
+ public:
+  void gained(std::int32_t, const AnswerStep&) override {}
+  void ended(const AnswerSummary&, std::string_view) override {}
+};
 
 std::int64_t pool_blocks_of(const Model& model, const EngineOptions& options) {
   const std::int64_t bytes = options.pool_bytes > 0 ? options.pool_bytes : default_pool_bytes(model, options);
@@ -58,6 +69,7 @@ class Engine::Runner : private Prefixes {
         context_(checked_context(model, options.context)),
         pool_(model.layout(), pool_blocks_of(model, options), options.freed),
         prefixes_(pool_, model, options.prefixes, [this] { note_arrival(); }),
+        verify_rate_(options.prefixes.keeps ? options.prefixes.verify_rate : 0),
         scheduler_(model.layout(), pool_.blocks().num_blocks(), options.limits, this) {
     statistics_.context = context_;
     statistics_.block_bytes = model.layout().block_bytes;
@@ -98,6 +110,7 @@ class Engine::Runner : private Prefixes {
     {
       const std::lock_guard lock(mutex_);
       if (draining_) return EngineStopped{};
+      interrupt_verification();
       const Submission submission = scheduler_.submit(request);
       if (const auto* full = std::get_if<QueueFull>(&submission)) return *full;
       if (const auto* larger = std::get_if<LargerThanPool>(&submission)) return *larger;
@@ -128,6 +141,8 @@ class Engine::Runner : private Prefixes {
   void drain() {
     const std::lock_guard lock(mutex_);
     draining_ = true;
+    to_verify_.clear();
+    interrupt_verification();
   }
 
   /// In the engine's thread, between two steps.
@@ -141,7 +156,7 @@ class Engine::Runner : private Prefixes {
 
   bool idle() const {
     const std::lock_guard lock(mutex_);
-    return answers_.empty() && ended_.empty() && !telling_;
+    return std::ssize(answers_) == (verifying_ ? 1 : 0) && ended_.empty() && !telling_;
   }
 
   EngineStatistics statistics() const {
@@ -181,6 +196,12 @@ class Engine::Runner : private Prefixes {
     Instant submitted;
     std::optional<Instant> admitted;
     AnswerSummary summary;
+  };
+
+  /// The beginning of a request that was gone on from.
+  struct ToVerify {
+    std::string space;
+    std::vector<std::int32_t> tokens;
   };
 
   /// An answer in a step.
@@ -235,10 +256,56 @@ class Engine::Runner : private Prefixes {
     prefixes_.plan(answer.prefix, std::span(answer.tokens).first(prompt), position);
   }
 
+  /// Every so many hits.
+  void want_verified(const Answer& answer, std::int64_t position) {
+    verify_share_ += verify_rate_;
+    if (verify_share_ < 1 || std::ssize(to_verify_) >= kMostToVerify) return;
+    verify_share_ -= 1;
+    to_verify_.push_back({answer.prefix.space, {answer.tokens.begin(), answer.tokens.begin() + position}});
+  }
+
+  /// Nobody is there: something that was gone on from is computed once more. False if there is nothing to do.
+  bool begin_verification() {
+    if (!answers_.empty() || to_verify_.empty()) return false;
+    auto [space, tokens] = std::move(to_verify_.front());
+    to_verify_.pop_front();
+    AnswerRequest wanted;
+    wanted.prompt = std::move(tokens);
+    wanted.options.max_tokens = 1;
+    wanted.cache_space = std::move(space);
+    Request request;
+    request.prompt_tokens = std::ssize(wanted.prompt);
+    request.max_new_tokens = 1;
+    request.priority = Priority::Low;
+    auto answer = std::make_unique<Answer>(model_.tokenizer(), std::move(wanted), context_, std::make_shared<Nobody>());
+    answer->prefix.computes_all = true;
+    answer->prefix.verifies = answer->summary.prompt_tokens;
+    request.arrival = answer->submitted;
+    const Submission submission = scheduler_.submit(request);
+    if (const auto* id = std::get_if<RequestId>(&submission)) {
+      verifying_ = *id;
+      answers_.emplace(*id, std::move(answer));
+    }
+    return true;
+  }
+
+  /// Somebody is there: it is begun again later.
+  void interrupt_verification() {
+    if (!verifying_) return;
+    const RequestId id = *verifying_;
+    const Answer& answer = *answers_.at(id);
+    if (!draining_) {
+      to_verify_.push_front({answer.prefix.space, {answer.tokens.begin(), answer.tokens.begin() + answer.summary.prompt_tokens}});
+    }
+    scheduler_.cancel(id);
+    end(id, AnswerOutcome::Cancelled);
+  }
+
   /// The answer has no part in what the scheduler decides any more: it waits to be told so.
   void end(RequestId id, AnswerOutcome outcome, std::string error = {}) {
     const auto at = answers_.find(id);
     if (at == answers_.end()) return;
+    if (verifying_ == id) verifying_.reset();
     at->second->summary.outcome = outcome;
     at->second->summary.error = std::move(error);
     ended_.push_back(std::move(at->second));
@@ -278,6 +345,7 @@ class Engine::Runner : private Prefixes {
         work_.back().slice = slice;
       }
       if (telling_ || !work_.empty() || !admitted_.empty() || !running_errands_.empty()) return true;
+      if (begin_verification()) continue;
       if (const auto deadline = scheduler_.next_deadline()) {
         wake_.wait_until(lock, Clock::time_point(std::chrono::duration_cast<Clock::duration>(*deadline)));
       } else {
@@ -317,6 +385,7 @@ class Engine::Runner : private Prefixes {
     plan(answer, position);
     if (std::exchange(answer.started, true)) return;
     answer.summary.cached_tokens = std::min(position, prompt);
+    if (position > 0) want_verified(answer, position);
     // Of a prompt that has been there whole, the last token is computed all the same.
     answer.summary.lost_tokens = std::max<std::int64_t>(0, std::min(answer.prefix.common, prompt - 1) - position);
   }
@@ -366,6 +435,7 @@ class Engine::Runner : private Prefixes {
       statistics_.pool = pool_.use();
       statistics_.cache = prefixes_.statistics();
       statistics_.tier = prefixes_.tier_statistics();
+      statistics_.verifications = prefixes_.verifications();
       for (const auto& [answer, admission] : admitted_) {
         if (answer->prefix.reading) {
           expecting_.emplace_back(admission.id, admission.room);
@@ -550,6 +620,10 @@ class Engine::Runner : private Prefixes {
   mutable std::mutex mutex_;
   std::condition_variable wake_;
   PrefixStore prefixes_;
+  const double verify_rate_;
+  double verify_share_ = 0;  // hits since one was wanted verified, each counted as the rate
+  std::deque<ToVerify> to_verify_;
+  std::optional<RequestId> verifying_;  // of answers_
   Scheduler scheduler_;
   std::unordered_map<RequestId, std::unique_ptr<Answer>> answers_;  // that the scheduler knows
   std::vector<std::unique_ptr<Answer>> ended_;                      // to be told so

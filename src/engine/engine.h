@@ -108,6 +108,7 @@ struct EngineStatistics {
   std::int64_t block_bytes = 0;
   PrefixCacheStatistics cache;
   TierStatistics tier;
+  PrefixVerifications verifications;
   PoolUse pool;             // after the last step, while `schedule` counts what is promised, too
   double step_seconds = 0;  // of the last step: the pass, and drawing tokens
   double draw_seconds = 0;  // of these

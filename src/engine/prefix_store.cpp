@@ -35,6 +35,7 @@ PrefixStore::PrefixStore(MemoryPool& pool, const Model& model, const PrefixStore
       keeps_(options.keeps),
       message_ends_(stop_ids_of(model)),
       arrival_(std::move(arrival)),
+      note_(options.note),
       cache_(pool, [this](const Boundary& boundary) {
         if (tier_) tier_->forget(boundary);
       }) {
@@ -67,7 +68,8 @@ std::int64_t PrefixStore::coming(const PrefixUser& user, std::span<const std::in
 
 bool PrefixStore::is_worth_waiting(PrefixUser& user, std::span<const std::int32_t> tokens, std::int64_t position) const {
   const std::int64_t limit = std::ssize(tokens) - 1;
-  std::int64_t there = cache_.deepest(user.space, TokenKey(tokens), limit);
+  const Boundary* const kept = cache_.deepest(user.space, TokenKey(tokens), limit);
+  std::int64_t there = kept == nullptr ? 0 : kept->position();
   if (tier_) {
     user.chain.extend(tokens);
     there = std::max(there, tier_->find(user.chain, tokens, limit));
@@ -120,7 +122,7 @@ bool PrefixStore::arrived(PrefixUser& user, std::span<const std::int32_t> tokens
 }
 
 void PrefixStore::plan(PrefixUser& user, std::span<const std::int32_t> prompt, std::int64_t position) {
-  if (!keeps_) return;
+  if (!keeps_ || user.verifies > 0) return;
   std::vector<std::int64_t> messages;
   for (std::size_t i = 0; i < prompt.size(); ++i) {
     if (std::ranges::find(message_ends_, prompt[i]) != message_ends_.end()) messages.push_back(static_cast<std::int64_t>(i) + 1);
@@ -179,7 +181,32 @@ void PrefixStore::leave(PrefixUser& user, std::span<const std::int32_t> tokens, 
   if (!memory) return;
   whole = whole && keeps_ && !arriving && !user.only_marks && memory->position() > 0;
   auto boundary = SequenceMemory::freeze(std::move(memory));
+  if (user.verifies > 0) {
+    if (whole && boundary->position() == user.verifies) verify(user, tokens, *boundary);
+    return;
+  }
   if (whole) keep(user, tokens, std::move(boundary), BoundaryKind::End);
+}
+
+void PrefixStore::verify(const PrefixUser& user, std::span<const std::int32_t> tokens, const Boundary& computed) {
+  const std::int64_t position = computed.position();
+  const Boundary* const kept = cache_.deepest(user.space, TokenKey(first(tokens, position)), position);
+  if (kept == nullptr || kept->position() != position) {
+    ++verifications_.gone;
+    return;
+  }
+  const auto same = [](const StoredParts& one, const StoredParts& other) {
+    return std::ranges::equal(one, other, [](const auto& a, const auto& b) { return std::ranges::equal(a, b); });
+  };
+  if (same(kept->fixed(), computed.fixed()) && same(kept->rows(0, position), computed.rows(0, position))) {
+    ++verifications_.same;
+    return;
+  }
+  // No use may be made of what comes from there, and it may be anywhere.
+  ++verifications_.different;
+  cache_.flush([](const std::string&) { return true; });
+  if (tier_) tier_->clear();
+  if (note_) note_(fmt::format("what was kept of a prompt at {} tokens is not what is computed: all is thrown away", position));
 }
 
 void PrefixStore::finish() {

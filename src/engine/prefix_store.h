@@ -19,10 +19,18 @@
 namespace calandra {
 
 struct PrefixStoreOptions {
-  bool keeps = true;                                     // false: every request starts from nothing, and nothing stays
-  std::shared_ptr<ObjectStore> objects;                  // of the tier; none: nothing outlives the process
-  std::int64_t object_bytes = 0;                         // the tier's limit
+  bool keeps = true;                     // false: every request starts from nothing, and nothing stays
+  std::shared_ptr<ObjectStore> objects;  // of the tier; none: nothing outlives the process
+  std::int64_t object_bytes = 0;         // the tier's limit
+  double verify_rate = 0;                // share of hits that are computed once more when nothing else is to do, and compared
   std::function<void(std::string_view what)> note = {};  // TierOptions::note
+};
+
+/// Boundaries that were computed once more and compared, byte by byte.
+struct PrefixVerifications {
+  std::int64_t same = 0;
+  std::int64_t different = 0;
+  std::int64_t gone = 0;  // given away meanwhile
 };
 
 /// What the store knows of one request.
@@ -31,6 +39,7 @@ struct PrefixUser {
   std::vector<std::int64_t> marks;  // positions asked for, ascending
   bool only_marks = false;          // nothing else of it may stay
   bool computes_all = false;        // every row of it is wanted: nothing is skipped
+  std::int64_t verifies = 0;        // is no request: computes all only to compare what is kept at this position
 
   TokenChain chain = {};                               // with a tier
   PrefixCache<TokenKey>::Claim claim = {};             // from its admission until there is memory
@@ -92,16 +101,20 @@ class PrefixStore {
   CacheFlush flush(const SpaceFilter& meant) { return cache_.flush(meant); }
 
   PrefixCacheStatistics statistics() const { return cache_.statistics(); }
+  PrefixVerifications verifications() const { return verifications_; }
   /// Zeros without a tier.
   TierStatistics tier_statistics() const { return tier_ ? tier_->statistics() : TierStatistics{}; }
 
  private:
+  void verify(const PrefixUser& user, std::span<const std::int32_t> tokens, const Boundary& computed);
   void keep(const PrefixUser& user, std::span<const std::int32_t> tokens, std::unique_ptr<Boundary> boundary, BoundaryKind kind);
 
   MemoryPool& pool_;
   const bool keeps_;
   const std::vector<std::int32_t> message_ends_;  // tokens
   const std::function<void()> arrival_;
+  const std::function<void(std::string_view)> note_;
+  PrefixVerifications verifications_;
   PrefixCache<TokenKey> cache_;
   std::unique_ptr<BoundaryTier> tier_;  // after the cache: it reads boundaries until it is gone
 };

@@ -196,6 +196,10 @@ std::string Metrics::text(const EngineStatistics& now) const {
   page.gauge("prefix_cache_bytes", "What these hold in memory.", now.cache.blocks * now.block_bytes);
   page.counter("prefix_cache_stored_total", "Such positions stored.", now.cache.stored);
   page.counter("prefix_cache_evicted_total", "Of these, those that gave way to something else.", now.cache.evicted);
+  page.begin("prefix_cache_verifications_total", "counter", "Positions computed once more, by what was kept of them.");
+  page.sample("", label("result", "same"), now.verifications.same);
+  page.sample("", label("result", "different"), now.verifications.different);
+  page.sample("", label("result", "gone"), now.verifications.gone);
   page.gauge("prefix_tier_boundaries", "Such positions in --cache-dir.", now.tier.boundaries);
   page.gauge("prefix_tier_bytes", "Bytes there.", now.tier.bytes);
   page.gauge("prefix_tier_waiting", "Positions in memory that are to be written there.", now.tier.waiting);

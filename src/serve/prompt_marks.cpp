@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/sort_unique.h"
 
 #include <nlohmann/json.hpp>
 
@@ -104,9 +105,7 @@ std::vector<std::int64_t> positions_of(std::span<const ChatMark> marks, const Ch
     }
     if (position > 0) positions.push_back(position);
   }
-  std::ranges::sort(positions);
-  const auto repeated = std::ranges::unique(positions);
-  positions.erase(repeated.begin(), repeated.end());
+  sort_unique(positions);
   return positions;
 }
 

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <random>
 
 namespace calandra {
@@ -195,6 +196,49 @@ TEST_F(EnginePrefixCache, WhoIsCancelledWhileItIsReadLeavesNothing) {
   EXPECT_EQ(heard->summary.outcome, AnswerOutcome::Cancelled);
   expect_all_back(engine);
   EXPECT_EQ(ask(engine, prompt).ids, first.ids);
+}
+
+/// Waits until the engine has compared so many.
+PrefixVerifications verified(const Engine& engine, std::int64_t count) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  PrefixVerifications now;
+  do {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    now = engine.statistics().verifications;
+  } while (now.same + now.different + now.gone < count && std::chrono::steady_clock::now() < deadline);
+  return now;
+}
+
+TEST_F(EnginePrefixCache, WhatIsFoundIsComputedOnceMoreWhenNobodyIsThere) {
+  EngineOptions options = with_tier(roomy());
+  options.prefixes.verify_rate = 0.5;
+  const Tokens prompt = random_tokens(1500, 1);
+  {
+    Engine engine(model(), options);
+    for (int i = 0; i < 5; ++i) ask(engine, prompt);  // four hits
+    const PrefixVerifications now = verified(engine, 2);
+    EXPECT_EQ(now.same, 2);
+    EXPECT_EQ(now.different + now.gone, 0);
+    // One that is interrupted is begun again.
+    for (int i = 0; i < 8; ++i) ask(engine, prompt);
+    EXPECT_EQ(verified(engine, 6).same, 6);
+  }
+  // A number that no checksum can find: written so.
+  for (auto& [key, object] : store_->objects()) {
+    if (key.first != ObjectKind::End) continue;
+    constexpr std::size_t kHeader = 152, kSum = 16;
+    std::span<std::byte> payload = std::span(object.bytes).subspan(kHeader, object.bytes.size() - kHeader - kSum);
+    payload[payload.size() / 2] ^= std::byte{1};
+    std::ranges::copy(Xxh3().update(payload).checksum().bytes, object.bytes.end() - kSum);
+  }
+  std::string noted;
+  options.prefixes.verify_rate = 1;
+  options.prefixes.note = [&](std::string_view what) { noted = what; };
+  Engine engine(model(), options);
+  EXPECT_EQ(ask(engine, prompt).computed, 1);
+  EXPECT_EQ(verified(engine, 1).different, 1);
+  EXPECT_EQ(ask(engine, prompt).computed, 1500) << "nothing of it is used again";
+  EXPECT_EQ(noted, "what was kept of a prompt at 1499 tokens is not what is computed: all is thrown away");
 }
 
 /// Conversations that grow, fork, are edited in the middle, retried, all at once; with a tier also over restarts, and when it fails.

@@ -54,6 +54,7 @@ EngineStatistics busy(Metrics& metrics) {
   now.schedule.blocks_total = 16;
   now.block_bytes = 1 << 20;
   now.cache = {.boundaries = 3, .stored = 9, .evicted = 6, .hits = 2, .misses = 5, .blocks = 4};
+  now.verifications = {.same = 11, .different = 12, .gone = 13};
   now.tier.boundaries = 7;
   now.tier.bytes = 700;
   now.tier.waiting = 1;
@@ -157,6 +158,9 @@ TEST(Metrics, ValuesAreThoseToldOf) {
       {"calandra_step_duration_seconds_sum{kind=\"decode\"}", 0.02},
       {"calandra_step_duration_seconds_sum{kind=\"mixed\"}", 0.5},
       {"calandra_draw_seconds_total", 0.75},
+      {"calandra_prefix_cache_verifications_total{result=\"same\"}", 11},
+      {"calandra_prefix_cache_verifications_total{result=\"different\"}", 12},
+      {"calandra_prefix_cache_verifications_total{result=\"gone\"}", 13},
       {"calandra_prefix_tier_bytes", 700},
       {"calandra_prefix_tier_lost_total", 2},
       {"calandra_prefix_tier_read_bytes_total", 300},
