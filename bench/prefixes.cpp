@@ -95,7 +95,7 @@ void time_prefixes(const std::filesystem::path& config_file, const std::filesyst
   options.limit_bytes = std::int64_t{1} << 40;
   options.hidden = config.hidden;
   BoundaryTier tier(std::make_shared<FileStore>(folder), options);
-  TokenChain chain(tier.root(""));
+  TokenChain chain = tier.chain("");
   chain.extend(known);
   const auto match = cache.match("", TokenKey(tokens), count);
   const double written = median_seconds(

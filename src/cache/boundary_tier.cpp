@@ -75,8 +75,10 @@ BoundaryTier::~BoundaryTier() {
   reader_.join();
 }
 
-Digest BoundaryTier::root(std::string_view space) const {
-  return Sha256().update_text("calandra prefixes").update(options_.model.bytes).update_text(space).digest();
+TokenChain BoundaryTier::chain(const std::string& space) const {
+  if (space.size() > kLongestSpace)
+    fail("prefix cache: the name of a space has {} characters, expected at most {}", space.size(), kLongestSpace);
+  return {space, Sha256().update_text("calandra prefixes").update(options_.model.bytes).update_text(space).digest()};
 }
 
 ObjectHeader BoundaryTier::run_header(const TokenChain& chain, std::int64_t run) const {
@@ -98,6 +100,7 @@ ObjectHeader BoundaryTier::end_header(const TokenChain& chain, std::span<const s
   header.parent = chain.run(position / kRunTokens);
   header.begin = position / kRunTokens * kRunTokens;
   header.end = position;
+  std::ranges::copy(chain.space(), header.space.begin());
   return header;
 }
 
@@ -137,7 +140,14 @@ void BoundaryTier::add(const ObjectHeader& header, std::int64_t used, std::int64
   if (header.kind == ObjectKind::Run) {
     runs_[header.name] = {header.parent, header.begin, bytes, users};
   } else {
-    ends_[header.name] = {header.parent, header.begin, header.end, bytes, used};
+    const auto length = std::ranges::find(header.space, '\0') - header.space.begin();
+    ends_[header.name] = {header.parent,
+                          header.begin,
+                          header.end,
+                          bytes,
+                          used,
+                          std::string(header.space.data(), static_cast<std::size_t>(length)),
+                          header.model == options_.model};
     ++tails_[header.parent][header.end - header.begin];
     by_use_.emplace(used, header.name);
   }
@@ -255,13 +265,41 @@ bool BoundaryTier::has_near(const Job& job) const {
   return std::ranges::any_of(names_of_ends(run, job.tail, lengths), [&](const Digest& name) { return ends_.contains(name); });
 }
 
-void BoundaryTier::clear() {
+TierShare BoundaryTier::share(const std::function<bool(const std::string& space)>& meant) const {
+  const std::lock_guard lock(mutex_);
+  TierShare share;
+  std::unordered_map<Digest, std::int64_t, DigestHash> users;  // of runs: those left
+  for (const auto& [name, end] : ends_) {
+    if (!end.ours || !meant(end.space)) continue;
+    ++share.boundaries;
+    share.bytes += end.bytes;
+    Digest parent = end.parent;
+    for (auto run = runs_.find(parent); run != runs_.end(); run = runs_.find(parent)) {
+      if (--users.try_emplace(parent, run->second.users).first->second > 0) break;
+      share.bytes += run->second.bytes;
+      parent = run->second.parent;
+    }
+  }
+  return share;
+}
+
+TierShare BoundaryTier::clear(const std::function<bool(const std::string& space)>& meant) {
+  TierShare share;
   Gone gone;
   {
     const std::lock_guard lock(mutex_);
-    while (!by_use_.empty()) drop_end(Digest(by_use_.begin()->second), gone);
+    std::vector<Digest> names;
+    for (const auto& [name, end] : ends_) {
+      if (end.ours && meant(end.space)) names.push_back(name);
+    }
+    written_in_vain_ = written_in_vain_ || (writing_ && meant(space_written_));
+    share.boundaries = std::ssize(names);
+    share.bytes = statistics_.bytes;
+    for (const Digest& name : names) drop_end(name, gone);
+    share.bytes -= statistics_.bytes;
   }
   remove(gone);
+  return share;
 }
 
 TierStatistics BoundaryTier::statistics() const {
@@ -312,6 +350,8 @@ void BoundaryTier::write_all() {
     jobs_.erase(jobs_.begin());
     turns_.erase(job.boundary);
     writing_ = true;
+    space_written_ = job.chain.space();
+    written_in_vain_ = false;
     {
       const std::lock_guard copy_lock(copy_mutex_);
       source_ = job.boundary;
@@ -433,10 +473,16 @@ bool BoundaryTier::write_object(const ObjectHeader& wanted, const std::function<
     writer.write(std::span(write_buffer_).first(filled));
   }
   writer.commit();
-  const std::lock_guard lock(mutex_);
-  add(header, system_nanoseconds(), 1);
-  statistics_.written_bytes += object_bytes(header.payload);
-  return true;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!written_in_vain_) {
+      add(header, system_nanoseconds(), 1);
+      statistics_.written_bytes += object_bytes(header.payload);
+      return true;
+    }
+  }
+  remove({header.object()});
+  return false;
 }
 
 // ---- Reading.

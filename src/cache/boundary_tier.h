@@ -24,6 +24,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -52,6 +53,13 @@ struct TierStatistics {
   std::int64_t write_errors = 0;
   std::string last_error;  // what the store said last
 };
+
+struct TierShare {
+  std::int64_t boundaries = 0;
+  std::int64_t bytes = 0;
+};
+
+inline constexpr std::size_t kLongestSpace = std::tuple_size_v<decltype(ObjectHeader::space)>;
 
 /// A boundary on its way into the memory of a sequence.
 class BoundaryReading {
@@ -84,8 +92,8 @@ class BoundaryTier {
   BoundaryTier(const BoundaryTier&) = delete;
   BoundaryTier& operator=(const BoundaryTier&) = delete;
 
-  /// Root of the chains of those who share prefixes.
-  Digest root(std::string_view space) const;
+  /// The chain of no tokens, of one who shares with others of the space: at most kLongestSpace characters. Throws Error for more.
+  TokenChain chain(const std::string& space) const;
 
   /// Position of the deepest boundary at `limit` tokens or before that is a prefix of `tokens`, whose chain is `chain`; 0 if there is none.
   std::int64_t find(const TokenChain& chain, std::span<const std::int32_t> tokens, std::int64_t limit) const;
@@ -105,8 +113,10 @@ class BoundaryTier {
 
   /// Returns when all that waits is written, or the store fails.
   void finish();
-  /// Removes all objects.
-  void clear();
+  /// What is there of these spaces, of this model: boundaries, and bytes of objects that only they need.
+  TierShare share(const std::function<bool(const std::string& space)>& meant) const;
+  /// Removes it, and says what it was.
+  TierShare clear(const std::function<bool(const std::string& space)>& meant);
 
   TierStatistics statistics() const;
 
@@ -119,6 +129,8 @@ class BoundaryTier {
   struct End {
     Digest parent;
     std::int64_t begin = 0, end = 0, bytes = 0, used = 0;
+    std::string space;
+    bool ours = true;  // of this model
   };
   /// A boundary to be written.
   struct Job {
@@ -163,6 +175,8 @@ class BoundaryTier {
   std::unordered_map<const Boundary*, Turn> turns_;
   std::uint64_t last_job_ = 0;
   bool writing_ = false, failed_ = false, stopping_ = false;
+  std::string space_written_;     // while writing_
+  bool written_in_vain_ = false;  // that space has been cleared since
   std::deque<std::shared_ptr<BoundaryReading>> readings_;
   std::deque<ObjectName> expected_;
   TierStatistics statistics_;

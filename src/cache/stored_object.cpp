@@ -19,7 +19,7 @@ struct HeaderBytes {
   Checksum sum;  // of all before
 };
 static_assert(std::is_trivially_copyable_v<HeaderBytes> && std::endian::native == std::endian::little);
-static_assert(sizeof(HeaderBytes) == 8 + 8 + 3 * 32 + 3 * 8 + 16, "no padding");
+static_assert(sizeof(HeaderBytes) == 8 + 8 + 3 * 32 + 3 * 8 + 160 + 16, "no padding");
 
 HeaderBytes bytes_of(const ObjectHeader& header) {
   HeaderBytes bytes{kMagic, header, {}};

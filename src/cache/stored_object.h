@@ -4,6 +4,7 @@
 
 #include "cache/object_store.h"
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -21,6 +22,8 @@ struct ObjectHeader {
   Digest parent;                    // name of the runs before `begin`
   std::int64_t begin = 0, end = 0;  // tokens
   std::int64_t payload = 0;         // bytes
+  /// Of an end: TokenChain::space(), filled up with zeros.
+  std::array<char, 160> space{};
 
   ObjectName object() const { return {kind, name}; }
   friend bool operator==(const ObjectHeader&, const ObjectHeader&) = default;

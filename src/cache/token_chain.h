@@ -7,6 +7,8 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace calandra {
@@ -16,8 +18,10 @@ inline constexpr std::int64_t kRunTokens = 1024;
 class TokenChain {
  public:
   TokenChain() = default;
-  /// `root` is the name of nothing: of a model and whoever may share (BoundaryTier::root()).
-  explicit TokenChain(const Digest& root) : runs_{root} {}
+  /// Of one who shares with others of the space. `root` is the name of nothing: made of the space and a model.
+  TokenChain(std::string space, const Digest& root) : space_(std::move(space)), runs_{root} {}
+
+  const std::string& space() const { return space_; }
 
   /// Takes in the whole runs of `tokens`, which begins with what it was given before.
   void extend(std::span<const std::int32_t> tokens);
@@ -27,6 +31,7 @@ class TokenChain {
   std::int64_t num_runs() const { return std::ssize(runs_) - 1; }
 
  private:
+  std::string space_;
   std::vector<Digest> runs_;
 };
 

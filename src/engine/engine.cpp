@@ -663,11 +663,11 @@ void Engine::cancel_all() { runner_->cancel_all(); }
 void Engine::drain() { runner_->drain(); }
 bool Engine::idle() const { return runner_->idle(); }
 EngineStatistics Engine::statistics() const { return runner_->statistics(); }
-void Engine::survey_cache(SpaceFilter shows, std::int64_t most, std::function<void(const CacheSurvey&)> done) {
+void Engine::survey_cache(SpaceFilter shows, std::int64_t most, std::function<void(const PrefixSurvey&)> done) {
   runner_->run_errand(
       [shows = std::move(shows), most, done = std::move(done)](PrefixStore& prefixes) { done(prefixes.survey(shows, most)); });
 }
-void Engine::flush_cache(SpaceFilter meant, std::function<void(const CacheFlush&)> done) {
+void Engine::flush_cache(SpaceFilter meant, std::function<void(const PrefixFlush&)> done) {
   runner_->run_errand([meant = std::move(meant), done = std::move(done)](PrefixStore& prefixes) { done(prefixes.flush(meant)); });
 }
 

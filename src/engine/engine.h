@@ -150,10 +150,10 @@ class Engine {
 
   EngineStatistics statistics() const;
 
-  // As PrefixCache's survey() and flush(). From any thread, and at once: `done` hears in the engine's thread, between two steps. It must not
+  // As PrefixStore's survey() and flush(). From any thread, and at once: `done` hears in the engine's thread, between two steps. It must not
   // block or throw, and is dropped unheard if the engine ends before.
-  void survey_cache(SpaceFilter shows, std::int64_t most, std::function<void(const CacheSurvey&)> done);
-  void flush_cache(SpaceFilter meant, std::function<void(const CacheFlush&)> done);
+  void survey_cache(SpaceFilter shows, std::int64_t most, std::function<void(const PrefixSurvey&)> done);
+  void flush_cache(SpaceFilter meant, std::function<void(const PrefixFlush&)> done);
 
  private:
   class Runner;

@@ -51,7 +51,7 @@ PrefixStore::PrefixStore(MemoryPool& pool, const Model& model, const PrefixStore
 
 void PrefixStore::expect(PrefixUser& user, std::span<const std::int32_t> tokens) {
   if (!tier_ || user.computes_all || is_out(user)) return;
-  user.chain = TokenChain(tier_->root(user.space));
+  user.chain = tier_->chain(user.space);
   user.chain.extend(tokens);
   const std::int64_t position = tier_->find(user.chain, tokens, std::ssize(tokens) - 1);
   if (position > 0) tier_->expect(user.chain, tokens, position);
@@ -165,7 +165,7 @@ void PrefixStore::keep(const PrefixUser& user, std::span<const std::int32_t> tok
   const std::span<const std::int32_t> behind = first(tokens, boundary->position());
   const Boundary* const kept = cache_.store(user.space, TokenKey(behind), std::move(boundary), kind);
   if (tier_ && kept != nullptr && kept->position() >= kLeastFromTier) {
-    TokenChain chain = user.computes_all ? TokenChain(tier_->root(user.space)) : user.chain;
+    TokenChain chain = user.computes_all ? tier_->chain(user.space) : user.chain;
     chain.extend(behind);
     tier_->write(chain, behind, *kept, static_cast<int>(kind));
   }
@@ -204,9 +204,18 @@ void PrefixStore::verify(const PrefixUser& user, std::span<const std::int32_t> t
   }
   // No use may be made of what comes from there, and it may be anywhere.
   ++verifications_.different;
-  cache_.flush([](const std::string&) { return true; });
-  if (tier_) tier_->clear();
+  flush([](const std::string&) { return true; });
   if (note_) note_(fmt::format("what was kept of a prompt at {} tokens is not what is computed: all is thrown away", position));
+}
+
+PrefixSurvey PrefixStore::survey(const SpaceFilter& shows, std::int64_t most) const {
+  return {cache_.survey(shows, most), tier_ ? tier_->share(shows) : TierShare{}};
+}
+
+PrefixFlush PrefixStore::flush(const SpaceFilter& meant) {
+  // In this order: what waits to be written is forgotten before what is there goes.
+  const CacheFlush memory = cache_.flush(meant);
+  return {memory, tier_ ? tier_->clear(meant) : TierShare{}};
 }
 
 void PrefixStore::finish() {

@@ -26,6 +26,16 @@ struct PrefixStoreOptions {
   std::function<void(std::string_view what)> note = {};  // TierOptions::note
 };
 
+/// What is kept, of the boundaries in memory at most a number, and what was thrown away.
+struct PrefixSurvey {
+  CacheSurvey memory;
+  TierShare tier;
+};
+struct PrefixFlush {
+  CacheFlush memory;
+  TierShare tier;
+};
+
 /// Boundaries that were computed once more and compared, byte by byte.
 struct PrefixVerifications {
   std::int64_t same = 0;
@@ -96,9 +106,8 @@ class PrefixStore {
   /// Returns when the tier has written what it can.
   void finish();
 
-  // As PrefixCache's, of what is in memory.
-  CacheSurvey survey(const SpaceFilter& shows, std::int64_t most) const { return cache_.survey(shows, most); }
-  CacheFlush flush(const SpaceFilter& meant) { return cache_.flush(meant); }
+  PrefixSurvey survey(const SpaceFilter& shows, std::int64_t most) const;
+  PrefixFlush flush(const SpaceFilter& meant);
 
   PrefixCacheStatistics statistics() const { return cache_.statistics(); }
   PrefixVerifications verifications() const { return verifications_; }

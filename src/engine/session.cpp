@@ -120,7 +120,7 @@ void Session::save(const std::shared_ptr<ObjectStore>& objects) const {
   if (!boundary) fail("memory pool is full at {} tokens", position());
   if (position() == 0) return;
   BoundaryTier tier(objects, tier_options(model_, position()));
-  TokenChain chain(tier.root(""));
+  TokenChain chain = tier.chain("");
   chain.extend(tokens_);
   tier.write(chain, tokens_, *boundary, 0);
   tier.finish();
@@ -131,7 +131,7 @@ void Session::save(const std::shared_ptr<ObjectStore>& objects) const {
 void Session::load(const std::shared_ptr<ObjectStore>& objects, std::span<const std::int32_t> history) {
   check_length(std::ssize(history));
   BoundaryTier tier(objects, tier_options(model_, std::ssize(history)));
-  TokenChain chain(tier.root(""));
+  TokenChain chain = tier.chain("");
   chain.extend(history);
   const std::int64_t found = tier.find(chain, history, std::ssize(history) - 1);
   const auto common = std::mismatch(tokens_.begin(), tokens_.end(), history.begin(), history.end()).first - tokens_.begin();

@@ -29,9 +29,12 @@ SpaceFilter spaces_of(const ApiContext& context, const HttpRequest& request) {
   return [owner = cache_owner_of(context, request)](const std::string& space) { return space.starts_with(owner); };
 }
 
-Json survey_json(const CacheSurvey& survey) {
+/// Of --cache-dir.
+Json share_json(const TierShare& share) { return {{"boundaries", share.boundaries}, {"bytes", share.bytes}}; }
+
+Json survey_json(const PrefixSurvey& survey) {
   Json spaces = Json::array();
-  for (const auto& boundaries : survey.spaces) {
+  for (const auto& boundaries : survey.memory.spaces) {
     Json list = Json::array();
     for (std::size_t i = 0; i < boundaries.size(); ++i) {
       const CacheSurvey::Boundary& boundary = boundaries[i];
@@ -41,19 +44,19 @@ Json survey_json(const CacheSurvey& survey) {
                       {"kind", name_of(boundary.kind)},
                       {"hits", boundary.hits},
                       {"blocks", boundary.blocks},
-                      {"bytes", boundary.blocks * survey.block_bytes},
+                      {"bytes", boundary.blocks * survey.memory.block_bytes},
                       {"pinned", boundary.is_pinned},
                       {"idle_seconds", boundary.idle_seconds}});
     }
     spaces.push_back({{"space", spaces.size()}, {"boundaries", std::move(list)}});
   }
-  return {{"spaces", std::move(spaces)}, {"left_off", survey.left_off}};
+  return {{"spaces", std::move(spaces)}, {"left_off", survey.memory.left_off}, {"folder", share_json(survey.tier)}};
 }
 
 }  // namespace
 
 void show_cache(const ApiContext& context, const HttpRequest& request, const HttpResponder& responder) {
-  context.answers.survey_cache(spaces_of(context, request), kMostBoundariesShown, [responder](const CacheSurvey& survey) {
+  context.answers.survey_cache(spaces_of(context, request), kMostBoundariesShown, [responder](const PrefixSurvey& survey) {
     HttpResponse page = json_response(200, survey_json(survey));
     page.headers.add("Cache-Control", "no-store");
     HttpResponder(responder).reply(page);
@@ -63,9 +66,11 @@ void show_cache(const ApiContext& context, const HttpRequest& request, const Htt
 void flush_cache(const ApiContext& context, const HttpRequest& request, const HttpResponder& responder) {
   const Json body = parse_body(request);
   RequestFields(body).finish();
-  context.answers.flush_cache(spaces_of(context, request), [responder](const CacheFlush& flush) {
-    HttpResponder(responder).reply(
-        json_response(200, {{"boundaries", flush.boundaries}, {"bytes", flush.bytes}, {"pinned", flush.pinned}}));
+  context.answers.flush_cache(spaces_of(context, request), [responder](const PrefixFlush& flush) {
+    HttpResponder(responder).reply(json_response(200, {{"boundaries", flush.memory.boundaries},
+                                                       {"bytes", flush.memory.bytes},
+                                                       {"pinned", flush.memory.pinned},
+                                                       {"folder", share_json(flush.tier)}}));
   });
 }
 

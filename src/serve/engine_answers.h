@@ -21,10 +21,10 @@ class EngineAnswers final : public AnswerService {
   void cancel(RequestId id) override { engine_.cancel(id); }
   void drain() override { engine_.drain(); }
   void cancel_all() override { engine_.cancel_all(); }
-  void survey_cache(SpaceFilter shows, std::int64_t most, std::function<void(const CacheSurvey&)> done) override {
+  void survey_cache(SpaceFilter shows, std::int64_t most, std::function<void(const PrefixSurvey&)> done) override {
     engine_.survey_cache(std::move(shows), most, std::move(done));
   }
-  void flush_cache(SpaceFilter meant, std::function<void(const CacheFlush&)> done) override {
+  void flush_cache(SpaceFilter meant, std::function<void(const PrefixFlush&)> done) override {
     engine_.flush_cache(std::move(meant), std::move(done));
   }
 

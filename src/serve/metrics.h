@@ -84,10 +84,10 @@ class MeasuredAnswers final : public AnswerService {
   void cancel(RequestId id) override { answers_.cancel(id); }
   void drain() override { answers_.drain(); }
   void cancel_all() override { answers_.cancel_all(); }
-  void survey_cache(SpaceFilter shows, std::int64_t most, std::function<void(const CacheSurvey&)> done) override {
+  void survey_cache(SpaceFilter shows, std::int64_t most, std::function<void(const PrefixSurvey&)> done) override {
     answers_.survey_cache(std::move(shows), most, std::move(done));
   }
-  void flush_cache(SpaceFilter meant, std::function<void(const CacheFlush&)> done) override {
+  void flush_cache(SpaceFilter meant, std::function<void(const PrefixFlush&)> done) override {
     answers_.flush_cache(std::move(meant), std::move(done));
   }
 

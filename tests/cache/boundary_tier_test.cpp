@@ -13,6 +13,7 @@
 #include <condition_variable>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <numeric>
 #include <random>
 
@@ -87,7 +88,7 @@ class BoundaryTierTest : public testing::TestWithParam<bool> {
     return options;
   }
   TokenChain chain_of(const BoundaryTier& tier, const Tokens& tokens) const {
-    TokenChain chain(tier.root("somebody"));
+    TokenChain chain = tier.chain("somebody");
     chain.extend(tokens);
     return chain;
   }
@@ -171,7 +172,7 @@ TEST_P(BoundaryTierTest, TheDeepestPrefixIsFoundAndOthersAreNot) {
   EXPECT_EQ(find(tier, parting), 1500);
   parting[3] = -1;
   EXPECT_EQ(find(tier, parting), 0);
-  TokenChain others(tier.root("somebody else"));
+  TokenChain others = tier.chain("somebody else");
   others.extend(tokens);
   EXPECT_EQ(tier.find(others, tokens, 5000), 0);
 }
@@ -204,6 +205,61 @@ TEST_P(BoundaryTierTest, AnotherProcessFindsThem) {
   std::unique_ptr<SequenceMemory> memory;
   ASSERT_EQ(read(tier, tokens, 2500, memory), State::Done);
   expect_right(*memory, tokens);
+}
+
+TEST_P(BoundaryTierTest, WhatOneSpaceHasIsToldAndThrownAwayAlone) {
+  const auto store = std::make_shared<MemoryStore>();
+  const Tokens tokens = random_tokens(2500, 1);
+  const auto write_for = [&](BoundaryTier& tier, const std::string& space, std::int64_t position) {
+    const auto kept = boundary(tokens, position);
+    TokenChain chain = tier.chain(space);
+    chain.extend(tokens);
+    tier.write(chain, std::span(tokens).first(static_cast<std::size_t>(position)), *kept, 0);
+    tier.finish();
+    tier.forget(*kept);
+  };
+  {
+    BoundaryTier tier(store, options());
+    for (const std::int64_t position : {1100, 2400}) write_for(tier, "one", position);
+    write_for(tier, "two", 2400);
+  }
+  BoundaryTier tier(store, options());  // the spaces are in the objects
+  const auto is_one = [](const std::string& space) { return space == "one"; };
+  const auto is_two = [](const std::string& space) { return space == "two"; };
+  const TierShare one = tier.share(is_one), two = tier.share(is_two);
+  EXPECT_EQ(one.boundaries, 2);
+  EXPECT_EQ(two.boundaries, 1);
+  EXPECT_EQ(one.bytes + two.bytes, tier.statistics().bytes);
+  const TierShare gone = tier.clear(is_one);
+  EXPECT_EQ(gone.boundaries, 2);
+  EXPECT_EQ(gone.bytes, one.bytes);
+  EXPECT_EQ(tier.share(is_one).boundaries, 0);
+  EXPECT_EQ(tier.share(is_two).bytes, two.bytes);
+  EXPECT_EQ(store->objects().size(), 3u);
+  EXPECT_THAT(error_of([&] { tier.chain(std::string(161, 'x')); }), testing::HasSubstr("161 characters, expected at most 160"));
+}
+
+TEST_P(BoundaryTierTest, WhatIsBeingWrittenWhileItsSpaceIsThrownAwayIsNotThere) {
+  const auto store = std::make_shared<MemoryStore>();
+  BoundaryTier tier(store, options());
+  std::promise<void> begun, go;
+  store->fails = [&, is_first = true, going = go.get_future().share()](const char* what) mutable {
+    if (std::string_view(what) == "commit" && std::exchange(is_first, false)) {
+      begun.set_value();
+      going.wait();
+    }
+    return false;
+  };
+  const Tokens tokens = random_tokens(500, 1);
+  const auto kept = boundary(tokens, 500);
+  write(tier, tokens, *kept);
+  begun.get_future().wait();
+  tier.forget(*kept);
+  tier.clear([](const std::string&) { return true; });
+  go.set_value();
+  tier.finish();
+  EXPECT_EQ(find(tier, tokens), 0);
+  EXPECT_TRUE(store->objects().empty());
 }
 
 TEST_P(BoundaryTierTest, NumbersOfAnotherModelAreNotFoundAndGoWhenTheyAreTheOldest) {
@@ -278,7 +334,7 @@ TEST_P(BoundaryTierTest, EveryDamagedByteIsSeen) {
         break;
       }
       default: {
-        const std::size_t where = round % 3 == 0 ? random() % 168 : random() % bytes.size();  // headers more often
+        const std::size_t where = round % 3 == 0 ? random() % 328 : random() % bytes.size();  // headers more often
         bytes[where] ^= static_cast<std::byte>(1u << random() % 8);
       }
     }
@@ -408,7 +464,7 @@ TEST_P(BoundaryTierTest, TheMoreUrgentComesFirst) {
   std::ranges::sort(by_time);
   const auto name = [&](unsigned i) {
     const std::int64_t length = 100;
-    return names_of_ends(tier.root("somebody"), random_tokens(100, i), std::span(&length, 1)).front();
+    return names_of_ends(tier.chain("somebody").run(0), random_tokens(100, i), std::span(&length, 1)).front();
   };
   ASSERT_EQ(by_time.size(), 4u);
   EXPECT_EQ(by_time[1].second, name(3));

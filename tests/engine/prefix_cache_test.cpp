@@ -226,8 +226,9 @@ TEST_F(EnginePrefixCache, WhatIsFoundIsComputedOnceMoreWhenNobodyIsThere) {
   // A number that no checksum can find: written so.
   for (auto& [key, object] : store_->objects()) {
     if (key.first != ObjectKind::End) continue;
-    constexpr std::size_t kHeader = 152, kSum = 16;
-    std::span<std::byte> payload = std::span(object.bytes).subspan(kHeader, object.bytes.size() - kHeader - kSum);
+    constexpr std::size_t kSum = 16;
+    const auto header = static_cast<std::size_t>(object_bytes(0)) - kSum;
+    std::span<std::byte> payload = std::span(object.bytes).subspan(header, object.bytes.size() - header - kSum);
     payload[payload.size() / 2] ^= std::byte{1};
     std::ranges::copy(Xxh3().update(payload).checksum().bytes, object.bytes.end() - kSum);
   }
