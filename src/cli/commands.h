@@ -76,6 +76,9 @@ struct RunArguments {
 /// A completion need not end by itself.
 inline constexpr std::int64_t kCompletionTokens = 256;
 
+/// Of the requests that a server reads at a time, unless the command line says: many times what a long conversation has.
+inline constexpr std::int64_t kMostBodiesBytes = std::int64_t{256} << 20;
+
 struct ServeArguments {
   ModelArguments model;
   std::vector<std::string> aliases;  // further names that requests may call the model by
@@ -85,6 +88,7 @@ struct ServeArguments {
   std::vector<std::string> api_keys;      // none: everyone may ask
   std::vector<std::string> cors_origins;  // "*": all
   std::int64_t max_body_bytes = std::int64_t{32} << 20;
+  std::optional<std::int64_t> max_bodies_bytes;  // of all requests together; unset: kMostBodiesBytes, or that of one
   std::int64_t max_connections = 10'000;
 
   ScheduleLimits limits;

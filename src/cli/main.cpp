@@ -465,6 +465,10 @@ Exit codes: 0 after such an end; else as for run.)");
     add_size(command, "--max-body", a.max_body_bytes, "Bytes of a request at most; larger ones are refused with 413")
         ->default_str("32MiB")
         ->group("HTTP");
+    add_size(command, "--max-bodies", a.max_bodies_bytes,
+             "Bytes of all requests that are being read; what does not fit beside them is refused with 503 and Retry-After")
+        ->default_str("256MiB, at least --max-body")
+        ->group("HTTP");
     add_number(command, "--max-connections", a.max_connections, 1, 1'000'000, "Connections at a time; more are refused with 503")
         ->default_str(std::to_string(a.max_connections))
         ->group("HTTP");
@@ -738,7 +742,8 @@ Exit codes as for run; 130 if it was told to end.)");
     command.add_flag("--json", convert_.json, "One JSON object; with --check the error of every tensor");
   }
 
-  static CLI::Option* add_size(CLI::App& command, const std::string& name, std::int64_t& bytes, const std::string& help) {
+  template <class Target>
+  static CLI::Option* add_size(CLI::App& command, const std::string& name, Target& bytes, const std::string& help) {
     const auto take_size = [&bytes, name](const std::string& text) { bytes = parse_size(name, text); };
     return command.add_option_function<std::string>(name, take_size, help)->type_name("SIZE");
   }

@@ -7,6 +7,7 @@
 #include "cli/terminal.h"
 #include "engine/engine.h"
 #include "engine/generate.h"
+#include "serve/body_budget.h"
 #include "serve/cors.h"
 #include "serve/engine_answers.h"
 #include "serve/grammar_cache.h"
@@ -65,6 +66,8 @@ ServerOptions server_options(const ServeArguments& arguments) {
   options.http.host = arguments.host;
   options.http.port = arguments.port;
   options.http.limits.body_bytes = static_cast<std::uint64_t>(arguments.max_body_bytes);
+  options.http.limits.bodies = std::make_shared<BodyBudget>(
+      static_cast<std::uint64_t>(arguments.max_bodies_bytes.value_or(std::max(kMostBodiesBytes, arguments.max_body_bytes))));
   options.http.max_connections = static_cast<int>(arguments.max_connections);
   options.http.cors_origins = arguments.cors_origins;
   options.api_keys = arguments.api_keys;
@@ -108,6 +111,10 @@ void check_arguments(const ServeArguments& arguments) {
   if (arguments.log_prompts && !arguments.request_log) throw UsageError("--log-prompts: expected --log-requests beside it");
   if (arguments.cache_folder && !arguments.prefix_cache) throw UsageError("--cache-dir: expected --prefix-cache on beside it");
   if (arguments.cache_disk_bytes > 0 && !arguments.cache_folder) throw UsageError("--cache-disk: expected --cache-dir beside it");
+  if (arguments.max_bodies_bytes && *arguments.max_bodies_bytes < arguments.max_body_bytes) {
+    throw UsageError(fmt::format("--max-bodies {}: expected at least --max-body, which is {} bytes", *arguments.max_bodies_bytes,
+                                 arguments.max_body_bytes));
+  }
   for (const std::string& key : arguments.api_keys) {
     if (key.empty()) throw UsageError("--api-key: found an empty text, expected a key");
   }
@@ -159,7 +166,9 @@ int serve_command(const ServeArguments& arguments) {
   GrammarCache grammars(model->tokenizer(), stop_ids_of(*model), model->num_samplable());
   MeasuredAnswers answers(service, metrics);
   ServerOptions options = server_options(arguments);
-  options.metrics = [&] { return metrics_page(*metrics, engine.statistics()); };
+  options.metrics = [&, bodies = options.http.limits.bodies] {
+    return metrics_page(*metrics, engine.statistics(), bodies->used());
+  };
 
   const InterruptWatch watch(InterruptWatch::Second::EndsProgram, InterruptWatch::Ending::Asked);
   Server server(options, served_model(*model, engine, grammars, arguments), answers,

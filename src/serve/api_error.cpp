@@ -78,7 +78,7 @@ HttpResponse error_response(const ApiError& error, std::string_view path) {
 }
 
 HttpResponse format_api_error(int status, std::string_view message, std::string_view path) {
-  return error_response({.status = status, .message = std::string(message)}, path);
+  return error_response({.status = status, .message = std::string(message), .code = status == 503 ? "overloaded" : ""}, path);
 }
 
 }  // namespace calandra

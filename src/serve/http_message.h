@@ -37,6 +37,7 @@ class HttpHeaders {
   std::vector<Field> fields_;
 };
 
+class BodyShare;
 class RequestRecord;
 
 struct HttpRequest {
@@ -47,8 +48,9 @@ struct HttpRequest {
   int minor_version = 1;
   HttpHeaders headers;
   std::string body;
-  std::string peer;  ///< address and port
-  std::string id;    ///< of this request alone; every reply says it as x-request-id and, for Anthropic's clients, request-id
+  std::shared_ptr<BodyShare> body_share;  ///< of the memory for bodies, to be kept as long as the body; may be null
+  std::string peer;                       ///< address and port
+  std::string id;  ///< of this request alone; every reply says it as x-request-id and, for Anthropic's clients, request-id
   std::shared_ptr<RequestRecord> record;  ///< for the log of requests; may be null
 };
 

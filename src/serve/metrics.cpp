@@ -162,7 +162,7 @@ void Metrics::refused() {
   ++refused_;
 }
 
-std::string Metrics::text(const EngineStatistics& now) const {
+std::string Metrics::text(const EngineStatistics& now, std::uint64_t body_bytes) const {
   const ScheduleStatistics& schedule = now.schedule;
   Page page;
   page.begin("build_info", "gauge", "The version that runs.");
@@ -175,6 +175,7 @@ std::string Metrics::text(const EngineStatistics& now) const {
   page.gauge("requests_running", "Requests that have memory.", schedule.running);
   page.gauge("requests_waiting", "Requests that wait for memory, preempted ones too.", schedule.waiting);
   page.gauge("requests_preempted", "Of those that wait, the ones that were running before.", schedule.preempted);
+  page.gauge("request_body_bytes", "Bytes of requests that are being read.", body_bytes);
   page.counter("preemptions_total", "Times that a request lost its memory to an older one.", schedule.preemptions);
 
   page.histogram("queue_time_seconds", "From a request's arrival until it was first admitted, or until its end.", queue_);
@@ -236,10 +237,10 @@ std::string Metrics::text(const EngineStatistics& now) const {
   return page.take();
 }
 
-HttpResponse metrics_page(const Metrics& metrics, const EngineStatistics& now) {
+HttpResponse metrics_page(const Metrics& metrics, const EngineStatistics& now, std::uint64_t body_bytes) {
   return {.status = 200,
           .headers = {{"Content-Type", "text/plain; version=0.0.4; charset=utf-8"}, {"Cache-Control", "no-store"}},
-          .body = metrics.text(now)};
+          .body = metrics.text(now, body_bytes)};
 }
 
 AnswerSubmission MeasuredAnswers::submit(AnswerRequest request, std::shared_ptr<AnswerListener> listener) {

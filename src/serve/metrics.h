@@ -54,7 +54,8 @@ class Metrics final : public StepListener {
   /// A request that the engine did not take in.
   void refused();
 
-  std::string text(const EngineStatistics& now) const;
+  /// `body_bytes`: BodyBudget::used().
+  std::string text(const EngineStatistics& now, std::uint64_t body_bytes = 0) const;
 
  private:
   enum StepKind : std::size_t { Prefill, Decode, Mixed, kNumStepKinds };
@@ -72,7 +73,7 @@ class Metrics final : public StepListener {
 };
 
 /// The page for GET /metrics.
-HttpResponse metrics_page(const Metrics& metrics, const EngineStatistics& now);
+HttpResponse metrics_page(const Metrics& metrics, const EngineStatistics& now, std::uint64_t body_bytes = 0);
 
 /// Answers as `answers` does, and tells `metrics` of it.
 class MeasuredAnswers final : public AnswerService {

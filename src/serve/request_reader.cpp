@@ -1,6 +1,7 @@
 #include "serve/request_reader.h"
 
 #include "base/error.h"
+#include "serve/body_budget.h"
 #include "serve/request_target.h"
 
 #include <fmt/format.h>
@@ -23,7 +24,7 @@ std::string to_string(string_view text) { return {text.data(), text.size()}; }
 /// Beast's parser, which writes straight into an HttpRequest. Fields of trailers are parsed and dropped.
 class Parser final : public http::basic_parser<true> {
  public:
-  explicit Parser(const RequestLimits& limits) : target_bytes_(limits.target_bytes) {
+  explicit Parser(const RequestLimits& limits) : target_bytes_(limits.target_bytes), bodies_(limits.bodies) {
     header_limit(static_cast<std::uint32_t>(limits.header_bytes));
     body_limit(limits.body_bytes);
   }
@@ -31,6 +32,12 @@ class Parser final : public http::basic_parser<true> {
   HttpRequest request;
   bool has_line = false;
   bool is_target_too_long = false;
+  bool lacks_room = false;
+
+  /// Of a body that has not begun: it could be taken, were it to come now.
+  bool has_room() const {
+    return !bodies_ || !request.body.empty() || bodies_->has_room_for(content_length_remaining().value_or(0));
+  }
 
  private:
   void on_request_impl(http::verb /*verb*/, string_view method, string_view target, int version, error_code& ec) override {
@@ -58,7 +65,13 @@ class Parser final : public http::basic_parser<true> {
 
   void on_header_impl(error_code& /*ec*/) override { has_header_ = true; }
 
-  std::size_t on_body_impl(string_view bytes, error_code& /*ec*/) override {
+  std::size_t on_body_impl(string_view bytes, error_code& ec) override {
+    if (bodies_ && !request.body_share) request.body_share = std::make_shared<BodyShare>(bodies_);
+    lacks_room = bodies_ && !request.body_share->grow(bytes.size());
+    if (lacks_room) {
+      ec = http::error::body_limit;
+      return 0;
+    }
     request.body.append(bytes.data(), bytes.size());
     return bytes.size();
   }
@@ -73,6 +86,7 @@ class Parser final : public http::basic_parser<true> {
   void on_finish_impl(error_code& /*ec*/) override {}
 
   std::size_t target_bytes_;
+  std::shared_ptr<BodyBudget> bodies_;
   bool has_header_ = false;
 };
 
@@ -139,6 +153,10 @@ class RequestReader::State {
         release_buffer();
         return Event::Request;
       }
+      if (phase_ == Phase::Body && !parser_->has_room()) {
+        parser_->lacks_room = true;
+        return refuse(http::error::body_limit);
+      }
       if (rest().empty()) return Event::NeedMore;
       error_code ec;
       const std::size_t count = parser_->put(boost::asio::const_buffer(rest().data(), rest().size()), ec);
@@ -162,7 +180,7 @@ class RequestReader::State {
   bool keep_alive() const { return parser_->keep_alive(); }
   bool awaits_body() const { return !parser_->is_done(); }
   bool expects_continue() const {
-    return awaits_body() && rest().empty() && parser_->request.minor_version > 0 &&
+    return awaits_body() && rest().empty() && parser_->has_room() && parser_->request.minor_version > 0 &&
            parser_->request.headers.find("Expect").has_value();
   }
   const Refusal& refusal() const { return *refusal_; }
@@ -208,7 +226,11 @@ class RequestReader::State {
 
   Event refuse(const error_code& ec) {
     refusal_ = Refusal{.status = 400, .message = "request: " + ec.message(), .path = parser_->request.path};
-    if (ec == http::error::body_limit) {
+    if (parser_->lacks_room) {
+      refusal_->status = 503;
+      refusal_->message =
+          fmt::format("body: the {} bytes that those of all requests may take together are in use", limits_.bodies->bytes());
+    } else if (ec == http::error::body_limit) {
       refusal_->status = 413;
       refusal_->message = fmt::format("body: expected at most {} bytes, found more", limits_.body_bytes);
     } else if (ec == http::error::header_limit) {
@@ -224,6 +246,7 @@ class RequestReader::State {
       refusal_->message =
           fmt::format("request line: expected a target such as /v1/models, found '{}'", printable(request().target));
     }
+    parser_->request = {};  // what came of the body is of no use while the refusal is on its way
     return Event::Refusal;
   }
 

@@ -13,10 +13,13 @@
 
 namespace calandra {
 
+class BodyBudget;
+
 struct RequestLimits {
   std::size_t header_bytes = std::size_t{64} << 10;  ///< request line and fields
   std::size_t target_bytes = std::size_t{8} << 10;
   std::uint64_t body_bytes = std::uint64_t{32} << 20;
+  std::shared_ptr<BodyBudget> bodies = nullptr;  ///< what all of them may take together; null: any number of the largest
 };
 
 class RequestReader {
@@ -47,7 +50,7 @@ class RequestReader {
   bool keep_alive() const;
   /// Some of the body has not been appended yet.
   bool awaits_body() const;
-  /// The client waits for "100 Continue" before it sends the body.
+  /// The client waits for "100 Continue" before it sends the body, which will be taken.
   bool expects_continue() const;
 
   const Refusal& refusal() const;

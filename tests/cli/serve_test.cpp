@@ -134,8 +134,12 @@ TEST(Serve, AnAliasThatIsTheNameIsListedOnce) {
 }
 
 TEST(Serve, OptionsOutOfRangeAreNamed) {
-  for (const auto& [option, value] : std::vector<std::pair<std::string, std::string>>{
-           {"--port", "65536"}, {"--max-running", "0"}, {"--pool", "much"}, {"--time-limit", "0"}, {"--drain", "-1"}}) {
+  for (const auto& [option, value] : std::vector<std::pair<std::string, std::string>>{{"--port", "65536"},
+                                                                                      {"--max-bodies", "33554431"},
+                                                                                      {"--max-running", "0"},
+                                                                                      {"--pool", "much"},
+                                                                                      {"--time-limit", "0"},
+                                                                                      {"--drain", "-1"}}) {
     const Outcome outcome = run_program({"serve", option, value});
     EXPECT_EQ(outcome.code, 2) << option;
     EXPECT_THAT(outcome.err, HasSubstr(option + " " + value)) << outcome.err;

@@ -99,7 +99,7 @@ EngineStatistics busy(Metrics& metrics) {
 TEST(Metrics, AFreshServerSaysZeroOfEveryName) {
   Metrics fresh("1.2.3"), used("1.2.3");
   const EngineStatistics now = busy(used);
-  const auto before = read_metrics(fresh.text({})), after = read_metrics(used.text(now));
+  const auto before = read_metrics(fresh.text({})), after = read_metrics(used.text(now, 7));
   ASSERT_EQ(before.size(), after.size());
   for (const auto& [key, value] : before) {
     EXPECT_TRUE(after.contains(key)) << key;
@@ -110,7 +110,7 @@ TEST(Metrics, AFreshServerSaysZeroOfEveryName) {
 TEST(Metrics, EveryNameIsFilled) {
   Metrics metrics("1.2.3");
   const EngineStatistics now = busy(metrics);
-  for (const auto& [key, value] : read_metrics(metrics.text(now))) {
+  for (const auto& [key, value] : read_metrics(metrics.text(now, 7))) {
     if (key.find("_bucket{") == std::string::npos) {
       EXPECT_GT(value, 0) << key;
     }
@@ -127,6 +127,7 @@ TEST(Metrics, ValuesAreThoseToldOf) {
       {"calandra_requests_running", 3},
       {"calandra_requests_waiting", 2},
       {"calandra_requests_preempted", 1},
+      {"calandra_request_body_bytes", 7},
       {"calandra_preemptions_total", 4},
       {"calandra_prompt_tokens_total", 500},
       {"calandra_cached_tokens_total", 200},
@@ -173,7 +174,7 @@ TEST(Metrics, ValuesAreThoseToldOf) {
       {"calandra_pool_held_blocks{kind=\"nothing\"}", 8},
       {"calandra_pool_block_bytes", 1 << 20},
   };
-  const auto samples = read_metrics(metrics.text(now));
+  const auto samples = read_metrics(metrics.text(now, 7));
   for (const auto& [key, value] : expected) {
     ASSERT_TRUE(samples.contains(key)) << key;
     EXPECT_DOUBLE_EQ(samples.at(key), value) << key;

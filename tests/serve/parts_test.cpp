@@ -1,6 +1,8 @@
 // The parts that need no socket: reading requests, targets, routes, keys, events.
 
 #include "serve/api_keys.h"
+#include "serve/body_budget.h"
+#include "serve/client.h"
 #include "serve/events.h"
 #include "serve/exchange.h"
 #include "serve/request_reader.h"
@@ -13,6 +15,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <string_view>
@@ -140,6 +143,62 @@ TEST(RequestReader, AHeaderOfExactlyTheLimitIsTheLongestOneTaken) {
       }
       EXPECT_EQ(event, extra == 0 ? RequestReader::Event::Header : RequestReader::Event::Refusal) << piece;
     }
+  }
+}
+
+/// The event after the header of a body that is announced as so many bytes, or comes in chunks.
+RequestReader::Event begin_body(RequestReader& reader, std::optional<int> announced) {
+  reader.append(request_text("POST /a HTTP/1.1", announced ? "Content-Length: " + std::to_string(*announced) + "\r\n"
+                                                           : "Transfer-Encoding: chunked\r\n"));
+  EXPECT_EQ(reader.next(), RequestReader::Event::Header);
+  return reader.next();
+}
+
+TEST(RequestReader, BodiesTakeTheirShareAsTheyComeAndGiveItBackWithTheRequest) {
+  RequestLimits limits;
+  limits.bodies = std::make_shared<BodyBudget>(100);
+  RequestReader one(limits), other(limits), third(limits);
+  EXPECT_EQ(begin_body(one, 60), RequestReader::Event::NeedMore);
+  EXPECT_EQ(limits.bodies->used(), 0U) << "announced, and not come";
+  one.append(std::string(50, 'x'));
+  EXPECT_EQ(one.next(), RequestReader::Event::NeedMore);
+  EXPECT_EQ(limits.bodies->used(), 50U);
+  EXPECT_EQ(begin_body(other, {}), RequestReader::Event::NeedMore);
+  other.append("28\r\n" + std::string(40, 'y') + "\r\n");
+  EXPECT_EQ(other.next(), RequestReader::Event::NeedMore);
+  EXPECT_EQ(limits.bodies->used(), 90U);
+  one.append(std::string(10, 'x'));
+  ASSERT_EQ(one.next(), RequestReader::Event::Request);
+  {
+    const HttpRequest request = one.take_request();
+    EXPECT_EQ(request.body, std::string(60, 'x'));
+    // What has been read of a body that is refused is not kept for the time that its refusal takes.
+    other.append("1\r\ny\r\n");
+    ASSERT_EQ(other.next(), RequestReader::Event::Refusal);
+    EXPECT_EQ(other.refusal().status, 503);
+    EXPECT_EQ(other.refusal().path, "/a");
+    EXPECT_THAT(other.refusal().message, HasSubstr("100 bytes"));
+    EXPECT_EQ(limits.bodies->used(), 60U);
+    ASSERT_EQ(begin_body(third, 41), RequestReader::Event::Refusal) << "before any of it has come";
+    EXPECT_EQ(third.refusal().status, 503);
+  }
+  EXPECT_EQ(limits.bodies->used(), 0U);
+  RequestReader last(limits);
+  EXPECT_EQ(begin_body(last, 100), RequestReader::Event::NeedMore);
+  last.append(std::string(100, 'z'));
+  EXPECT_EQ(last.next(), RequestReader::Event::Request);
+}
+
+TEST(RequestReader, WhoCouldNotBeTakenIsNotAskedForABody) {
+  RequestLimits limits;
+  limits.bodies = std::make_shared<BodyBudget>(100);
+  for (const int announced : {100, 101}) {
+    RequestReader reader(limits);
+    reader.append(
+        request_text("POST /a HTTP/1.1", "Expect: 100-continue\r\nContent-Length: " + std::to_string(announced) + "\r\n"));
+    ASSERT_EQ(reader.next(), RequestReader::Event::Header);
+    EXPECT_EQ(reader.expects_continue(), announced == 100);
+    EXPECT_EQ(reader.next(), announced == 100 ? RequestReader::Event::NeedMore : RequestReader::Event::Refusal);
   }
 }
 

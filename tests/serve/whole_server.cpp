@@ -32,9 +32,11 @@ ServedModel served_bundled_model(const Engine& engine, GrammarCache& grammars, c
   return served;
 }
 
-ServerOptions with_metrics(ServerOptions options, const std::shared_ptr<Metrics>& metrics, const Engine& engine) {
+ServerOptions with_metrics(ServerOptions options, const std::shared_ptr<Metrics>& metrics, const Engine& engine,
+                           const std::shared_ptr<BodyBudget>& bodies) {
   options.http.port = 0;
-  options.metrics = [metrics, &engine] { return metrics_page(*metrics, engine.statistics()); };
+  options.http.limits.bodies = bodies;
+  options.metrics = [metrics, &engine, bodies] { return metrics_page(*metrics, engine.statistics(), bodies->used()); };
   return options;
 }
 
@@ -73,10 +75,11 @@ std::size_t resident_bytes() {
 
 WholeServer::WholeServer(WholeServerOptions options)
     : engine(model(), options.engine, options.metrics),
+      bodies_(std::make_shared<BodyBudget>(options.body_bytes)),
       bare_(engine),
       grammars_(model().tokenizer(), stop_ids_of(model()), model().num_samplable()),
       answers_(bare_, options.metrics),
-      server(with_metrics(std::move(options.server), options.metrics, engine),
+      server(with_metrics(std::move(options.server), options.metrics, engine, bodies_),
              served_bundled_model(engine, grammars_, options.engine), answers_, [](std::string_view) {}) {}
 
 Model& WholeServer::model() {

@@ -2,6 +2,7 @@
 // The bundled model behind sockets, as `calandra serve` has it: engine, metrics, log of requests.
 
 #include "engine/engine.h"
+#include "serve/body_budget.h"
 #include "serve/client.h"
 #include "serve/engine_answers.h"
 #include "serve/grammar_cache.h"
@@ -28,6 +29,7 @@ struct WholeServerOptions {
   EngineOptions engine = {.limits = {}, .context = 2048, .pool_bytes = std::int64_t{256} << 20, .freed = FreedMemory::Poisoned};
   ServerOptions server = {};
   std::shared_ptr<Metrics> metrics = std::make_shared<Metrics>("1.2.3");
+  std::uint64_t body_bytes = std::uint64_t{256} << 20;  // of all requests
 };
 
 class WholeServer {
@@ -42,12 +44,14 @@ class WholeServer {
     return connect().ask(request(path, body, fields));
   }
   std::map<std::string, double> metrics() const;
+  const BodyBudget& bodies() const { return *bodies_; }
   /// Nobody is connected, nothing waits or runs, and all memory is free. Waits for it.
   bool becomes_idle() const;
 
   Engine engine;
 
  private:
+  std::shared_ptr<BodyBudget> bodies_;
   EngineAnswers bare_;
   GrammarCache grammars_;
   MeasuredAnswers answers_;

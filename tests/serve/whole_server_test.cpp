@@ -90,6 +90,10 @@ TEST(WholeServer, EveryMetricIsFilledByWhatAServerDoes) {
     std::string two_steps;  // of the first answer, for which the second waits
     for (int i = 0; i < 600; ++i) two_steps += "b ";
     EXPECT_EQ(whole.post(kText, {{"prompt", two_steps}, {"n", 2}, {"max_tokens", 1}}).status, 200);
+    Client sends = whole.connect();
+    const std::string request = WholeServer::request(kText, body_for(kText, 1, false));
+    ASSERT_TRUE(sends.send(request.substr(0, request.size() - 1)));
+    ASSERT_TRUE(becomes_true([&] { return look(whole)["calandra_request_body_bytes"] > 0; }));
     Client leaves = whole.connect();
     ASSERT_TRUE(leaves.send(WholeServer::request(kText, body_for(kText, 1100, true))));
     leaves.read_through("data: ");
@@ -449,6 +453,62 @@ TEST(WholeServer, AClientThatNeverReadsHoldsUpNobody) {
   EXPECT_LT(whole.metrics().at("calandra_generated_tokens_total"), 15'200 + 20 * num_answered);
   slow.close();
   EXPECT_TRUE(whole.becomes_idle());
+}
+
+// A body that there is no room for is refused in the shape of its API while it is still to come, and taken when others have been read.
+TEST(WholeServer, WhatDoesNotFitBesideOtherBodiesIsRefusedForAWhile) {
+  WholeServerOptions options;
+  options.body_bytes = 10'000;
+  WholeServer whole(options);
+  Client slow = whole.connect();
+  ASSERT_TRUE(
+      slow.send(request_text("POST /v1/completions HTTP/1.1", "Content-Type: application/json\r\nContent-Length: 9999\r\n") +
+                std::string(9998, ' ')));
+  ASSERT_TRUE(becomes_true([&] { return whole.bodies().used() == 9998; }));
+  for (const char* api : kApis) {
+    Client refused = whole.connect();
+    const Answer answer = refused.ask(std::string("POST ") + api +
+                                      " HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 3\r\n\r\n");
+    EXPECT_EQ(answer.status, 503) << api;
+    EXPECT_EQ(answer.header("retry-after"), "1") << api;
+    const Json error = parse_json(answer.body, api).at("error");
+    EXPECT_EQ(error.at("type"), api == std::string("/v1/messages") ? "overloaded_error" : "server_error") << api;
+    EXPECT_THAT(error.at("message").get<std::string>(), HasSubstr("10000 bytes")) << api;
+    EXPECT_TRUE(refused.is_at_end()) << api;
+  }
+  slow.close();
+  ASSERT_TRUE(becomes_true([&] { return whole.bodies().used() == 0; }));
+  for (const char* api : kApis) EXPECT_EQ(whole.post(api, body_for(api, 1, false)).status, 200) << api;
+  EXPECT_EQ(whole.bodies().used(), 0U);
+}
+
+// Many at once, far more than there is room for: each is answered or told to come again, and nothing is left behind.
+TEST(WholeServer, BodiesOfACrowdNeverTakeMoreThanTheirRoom) {
+  WholeServerOptions options;
+  options.body_bytes = 3 << 20;
+  WholeServer whole(options);
+  const std::string body = dump_json(body_for(kText, 1, false)) + std::string(1 << 20, ' ');
+  const std::string request = request_text("POST /v1/completions HTTP/1.1", "Content-Type: application/json\r\n", body);
+  std::atomic<int> num_answered = 0, num_refused = 0, num_others = 0;
+  std::vector<std::thread> crowd;
+  for (int i = 0; i < 16; ++i) {
+    crowd.emplace_back([&] {
+      for (int round = 0; round < 4; ++round) {
+        Client client = whole.connect();
+        client.send(request);
+        const int status = client.read_answer().status;
+        ++(status == 200 ? num_answered : status == 503 ? num_refused : num_others);
+      }
+    });
+  }
+  std::uint64_t most = 0;
+  while (num_answered + num_refused + num_others < 64) most = std::max(most, whole.bodies().used());
+  for (std::thread& one : crowd) one.join();
+  EXPECT_LE(most, options.body_bytes);
+  EXPECT_GT(num_answered, 0);
+  EXPECT_GT(num_refused, 0);
+  EXPECT_EQ(num_others, 0);
+  EXPECT_TRUE(becomes_true([&] { return whole.bodies().used() == 0; }));
 }
 
 // One address, all APIs: what is no request is refused with a 4xx, and the server goes on.
