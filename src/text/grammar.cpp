@@ -26,9 +26,14 @@ constexpr std::uint64_t kMaxStepWork = 10'000'000;  // for one byte
 }  // namespace
 
 Grammar::Grammar(std::unique_ptr<const grammar::Program> program, std::shared_ptr<const GrammarVocabulary> vocabulary)
-    : program_(std::move(program)), vocabulary_(std::move(vocabulary)), masks_(std::make_unique<grammar::MaskCache>()) {}
+    : program_(std::move(program)),
+      program_bytes_(grammar::bytes_of(*program_)),
+      vocabulary_(std::move(vocabulary)),
+      masks_(std::make_unique<grammar::MaskCache>()) {}
 
 Grammar::~Grammar() = default;
+
+std::size_t Grammar::bytes() const { return sizeof(Grammar) + sizeof(grammar::MaskCache) + program_bytes_ + masks_->bytes(); }
 
 std::shared_ptr<const Grammar> Grammar::from_json_schema(std::string_view schema, std::string_view where,
                                                          std::shared_ptr<const GrammarVocabulary> vocabulary) {

@@ -58,11 +58,15 @@ class Grammar {
 
   const GrammarVocabulary& vocabulary() const { return *vocabulary_; }
 
+  /// The memory that it takes, about, without the vocabulary. It grows with the masks that are asked for, by up to 16 MiB.
+  std::size_t bytes() const;
+
  private:
   friend class GrammarState;
   Grammar(std::unique_ptr<const grammar::Program> program, std::shared_ptr<const GrammarVocabulary> vocabulary);
 
   std::unique_ptr<const grammar::Program> program_;
+  std::size_t program_bytes_;
   std::shared_ptr<const GrammarVocabulary> vocabulary_;
   std::unique_ptr<grammar::MaskCache> masks_;  // filled as they are asked for
 };

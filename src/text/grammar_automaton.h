@@ -96,6 +96,12 @@ class Automaton {
   /// Whether it accepts the whole of well-formed `utf8`.
   bool matches(std::string_view utf8) const;
 
+  /// Memory besides this object; `allocated` says what a block of so many bytes takes.
+  std::size_t owned_bytes(std::size_t (*allocated)(std::size_t)) const {
+    return allocated(edges_.capacity() * sizeof(Edge)) + allocated(begin_.capacity() * sizeof(std::uint32_t)) +
+           allocated(tags_.capacity() * sizeof(std::int32_t));
+  }
+
  private:
   const Edge* find(std::uint32_t state, char32_t c) const;  // the first edge that ends at or after c
 

@@ -37,6 +37,11 @@ void MaskCache::keep(const Key& key, std::shared_ptr<const FrameMask> mask) {
   if (masks_.emplace(key, std::move(mask)).second) bytes_ += bytes;
 }
 
+std::size_t MaskCache::bytes() const {
+  const std::lock_guard lock(mutex_);
+  return bytes_;
+}
+
 /// Steps through the trie. `on_node(number, threads, exits)` says whether to go on below the node.
 template <class OnNode>
 void Masker::walk(const TokenTrie& trie, std::span<const Thread> start, bool with_exits, OnNode&& on_node) {

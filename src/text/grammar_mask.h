@@ -35,6 +35,8 @@ class MaskCache {
 
   std::shared_ptr<const FrameMask> find(const Key& key) const;
   void keep(const Key& key, std::shared_ptr<const FrameMask> mask);
+  /// Of the masks kept now.
+  std::size_t bytes() const;
 
  private:
   // When there is more, it starts anew. A mask is 20 KB, with the ways on where its frame returns up to some megabytes.

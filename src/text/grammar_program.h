@@ -128,4 +128,7 @@ struct Program {
   bool is_of_calls() const { return !tools.empty(); }
 };
 
+/// The memory that it takes, about.
+std::size_t bytes_of(const Program& program);
+
 }  // namespace calandra::grammar

@@ -7,13 +7,19 @@
 #include "serve/grammar_cache.h"
 #include "serve/openai_chat.h"
 #include "serve/opening_guide.h"
+#include "serve/test_server.h"
 #include "support/golden.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <chrono>
 #include <future>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
 
 namespace calandra {
 namespace {
@@ -45,6 +51,17 @@ CallRules one_tool() {
   rules.tools.push_back({"describe", kTool, true, "tools"});
   rules.several = false;
   return rules;
+}
+
+/// A schema of few bytes whose automata take about half a second; or that fails behind them.
+std::string slow_schema(bool fails) {
+  Json schema = {{"type", "object"}, {"properties", Json::object()}};
+  for (int i = 0; i < 6; ++i) {
+    schema["properties"]["p" + std::to_string(i)] = {{"type", "string"},
+                                                     {"pattern", "^[ab]*a[ab]{12}" + std::to_string(i) + "$"}};
+  }
+  if (fails) schema["properties"]["z"] = {{"not", Json::object()}};
+  return dump_json(schema);
 }
 
 class StructuredOutput : public testing::Test {
@@ -155,12 +172,80 @@ TEST_F(StructuredOutput, TheSameTextIsCompiledOnce) {
   EXPECT_EQ(cache.find_or_compile(GrammarCache::Kind::JsonSchema, kSchema, "b"), first);
   EXPECT_NE(cache.find_or_compile(GrammarCache::Kind::JsonObject, kSchema, "c"), first);
   EXPECT_EQ(cache.size(), 2u);
-  for (int i = 0; i < 100; ++i)
-    cache.find_or_compile(GrammarCache::Kind::Ebnf, "root ::= \"" + std::to_string(i) + "\"", "grammar");
-  EXPECT_LE(cache.size(), 64u);
   EXPECT_THAT(error_of([&] { cache.find_or_compile(GrammarCache::Kind::Ebnf, "root ::= (", "grammar"); }),
               testing::HasSubstr("grammar:1:"));
-  EXPECT_LE(cache.size(), 64u);
+  EXPECT_EQ(cache.size(), 2u);
+}
+
+TEST_F(StructuredOutput, WhatIsKeptIsLimitedByItsMemoryNotByHowMuchItIs) {
+  GrammarCache small(model().tokenizer(), stop_ids_of(model()), model().num_samplable(), std::size_t{1} << 20);
+  const auto compile = [&](int i) {
+    return small.find_or_compile(GrammarCache::Kind::Ebnf, "root ::= \"" + std::to_string(i) + "\"", "grammar");
+  };
+  const auto first = compile(0);
+  for (int i = 1; i < 200; ++i) compile(i);
+  EXPECT_EQ(small.size(), 200u);
+  EXPECT_EQ(compile(0), first);
+  const std::size_t bytes_of_small = small.bytes();
+  const auto second = compile(1);
+  // A hundred times a digit is no more to write, and much more to keep.
+  for (int i = 0; i < 100; ++i) {
+    small.find_or_compile(GrammarCache::Kind::Ebnf, "root ::= ([a-z] \"" + std::to_string(i) + "\"){100}", "grammar");
+    EXPECT_LE(small.bytes(), std::size_t{1} << 20);
+  }
+  EXPECT_LT(bytes_of_small, std::size_t{1} << 20);
+  EXPECT_LT(small.size(), 200u);
+  EXPECT_NE(compile(2), nullptr);
+  EXPECT_NE(compile(1), second) << "it was not asked for the longest";
+}
+
+TEST_F(StructuredOutput, MasksThatWereMadeCountForTheMemoryOfTheirGrammar) {
+  const auto grammar = cache.find_or_compile(GrammarCache::Kind::Ebnf, R"(root ::= "a" [b-y]+ "z")", "grammar");
+  const std::size_t before = cache.bytes();
+  EXPECT_GE(before, grammar->bytes());
+  GrammarState state(grammar);
+  TokenMask mask;
+  for (const char c : std::string_view("ab")) {
+    ASSERT_TRUE(state.accept_text({&c, 1}));
+    state.allowed(mask);
+  }
+  EXPECT_GE(cache.bytes(), before + mask.words().size_bytes());
+}
+
+// A text that takes long does not hold up another one; and whoever asks for one that is being compiled waits for it.
+TEST_F(StructuredOutput, DifferentTextsAreCompiledSideBySideAndTheSameOnce) {
+  using Clock = std::chrono::steady_clock;
+  const auto compile = [this](const std::string& text) {
+    return cache.find_or_compile(GrammarCache::Kind::JsonSchema, text, "schema");
+  };
+  compile(R"({"type": "null"})");  // makes the vocabulary
+  const auto start = Clock::now();
+  std::vector<std::future<std::pair<std::shared_ptr<const Grammar>, Clock::time_point>>> slow;
+  for (int i = 0; i < 3; ++i) {
+    slow.push_back(std::async(std::launch::async, [&] {
+      auto grammar = compile(slow_schema(false));
+      return std::pair(std::move(grammar), Clock::now());
+    }));
+  }
+  ASSERT_TRUE(becomes_true([&] { return cache.size() == 2; }));
+  compile(R"({"type": "boolean"})");
+  const auto quick_end = Clock::now();
+  const auto [grammar, end] = slow[0].get();
+  EXPECT_LT(quick_end - start, (end - start) / 2);
+  for (int i = 1; i < 3; ++i) EXPECT_EQ(slow[static_cast<std::size_t>(i)].get().first, grammar);
+}
+
+TEST_F(StructuredOutput, WhoWaitsForATextThatFailsHearsOfItInHisOwnWords) {
+  const std::string text = slow_schema(true);
+  std::vector<std::future<std::string>> errors;
+  for (const char* where : {"one", "other"}) {
+    errors.push_back(std::async(std::launch::async, [this, &text, where] {
+      return error_of([&] { cache.find_or_compile(GrammarCache::Kind::JsonSchema, text, where); });
+    }));
+  }
+  EXPECT_THAT(errors[0].get(), testing::StartsWith("one: "));
+  EXPECT_THAT(errors[1].get(), testing::StartsWith("other: "));
+  EXPECT_EQ(cache.size(), 0u);
 }
 
 TEST_F(StructuredOutput, ACallThatMustComeHasArgumentsThatFit) {

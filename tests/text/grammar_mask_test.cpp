@@ -9,7 +9,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 
+#include <algorithm>
 #include <functional>
 #include <random>
 #include <set>
@@ -414,6 +416,51 @@ TEST(GrammarMask, AddedTokensAreNeverText) {
   state.allowed(mask);
   for (const AddedToken& token : bundled_tokenizer().added_tokens()) EXPECT_FALSE(mask.test(token.id)) << token.content;
   EXPECT_TRUE(mask.test(bundled_tokenizer().id_of(" the").value()));
+}
+
+/// What malloc has given out.
+double allocated_bytes() {
+  const struct mallinfo2 all = ::mallinfo2();
+  return static_cast<double>(all.uordblks + all.hblkhd);
+}
+
+TEST(GrammarMask, AGrammarTakesTheMemoryThatItSays) {
+  const auto vocabulary = bundled_vocabulary();
+  const auto warm = grammar_of_schema(R"({"type": "number"})", vocabulary);  // what all grammars share
+  std::string properties, rules;
+  for (int i = 0; i < 300; ++i) {
+    const std::string number = std::to_string(i);
+    properties += (i > 0 ? ",\"" : "\"") + number + R"( of three hundred":{"type":"array","items":{"enum":[)" + number + "]}}";
+    rules += " \"" + number + "\" [a-z]{3} |";
+  }
+  const std::string schemas[] = {R"({"type": "object"})", "{\"properties\":{" + properties + "}}",
+                                 R"({"type": "string", "pattern": "^[ab]*a[ab]{10}$"})"};
+  std::vector<std::function<std::shared_ptr<const Grammar>()>> compiles;
+  for (const std::string& schema : schemas) compiles.emplace_back([&] { return grammar_of_schema(schema, vocabulary); });
+  compiles.emplace_back([&] { return grammar_of_ebnf("root ::= \"x\" (" + rules + " root)", vocabulary); });
+  int num_with_masks = 0;
+  for (const auto& compile : compiles) {
+    const double before = allocated_bytes();
+    const auto grammar = compile();
+    double taken = allocated_bytes() - before;
+    if (taken == 0) GTEST_SKIP() << "this malloc does not tell";
+    EXPECT_NEAR(static_cast<double>(grammar->bytes()), taken, 0.1 * taken + 500);
+    const auto compiled = static_cast<double>(grammar->bytes());
+    GrammarState state(grammar);
+    for (int i = 0; i < 20; ++i) {
+      TokenMask mask;
+      state.allowed(mask);
+      const std::vector<std::int32_t> ids = tokens_of(mask);
+      if (ids.empty() || !state.accept(ids[static_cast<std::size_t>(i) * 7 % ids.size()])) break;
+    }
+    state = GrammarState(warm);  // whose own memory is none of the grammar's
+    taken = allocated_bytes() - before;
+    const auto with_masks = static_cast<double>(grammar->bytes());
+    if (with_masks == compiled) continue;  // masks of plain strings are all grammars'
+    ++num_with_masks;
+    EXPECT_NEAR(with_masks, taken, 0.1 * taken + 500);
+  }
+  EXPECT_GT(num_with_masks, 0);
 }
 
 }  // namespace
