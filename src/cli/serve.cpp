@@ -169,6 +169,7 @@ int serve_command(const ServeArguments& arguments) {
   options.metrics = [&, bodies = options.http.limits.bodies] {
     return metrics_page(*metrics, engine.statistics(), bodies->used());
   };
+  options.replied = [metrics](std::string_view path, int status) { metrics->replied(path, status); };
 
   const InterruptWatch watch(InterruptWatch::Second::EndsProgram, InterruptWatch::Ending::Asked);
   Server server(options, served_model(*model, engine, grammars, arguments), answers,

@@ -145,12 +145,14 @@ void Exchange::lose() {
     in_flight_ = 0;
     if (form_.record) form_.record->reply_ended(!was_open);
     form_.record.reset();
+    form_.replied = nullptr;
   }
   if (was_open) gone_.request_stop();  // without the lock: callbacks may ask this exchange
 }
 
 void Exchange::append_head(int status, const HttpHeaders& headers, std::string_view framing) {
   if (form_.record) form_.record->replied(status, is_events_);
+  if (form_.replied) form_.replied(status);
   fmt::format_to(std::back_inserter(queue_), "HTTP/1.1 {} {}\r\nDate: {}\r\n", status, reason_phrase(status),
                  http_date(std::time(nullptr)));
   for (const HttpHeaders* fields : {&headers, &std::as_const(form_.headers)}) {

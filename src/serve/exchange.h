@@ -18,8 +18,9 @@ struct ReplyForm {
   bool is_head = false;  ///< the reply to HEAD has no body
   int minor_version = 1;
   bool keep_alive = true;
-  HttpHeaders headers;                    ///< added to the reply's own
-  std::shared_ptr<RequestRecord> record;  ///< hears of the reply; may be null
+  HttpHeaders headers;                                ///< added to the reply's own
+  std::shared_ptr<RequestRecord> record;              ///< hears of the reply; may be null
+  std::function<void(int status)> replied = nullptr;  ///< the same
 };
 
 class Exchange {

@@ -321,6 +321,9 @@ std::shared_ptr<RequestRecord> HttpServer::Connection::begin_exchange(const Http
                     .keep_alive = keep_alive && !core_.is_draining,
                     .headers = {{"x-request-id", request.id}, {"request-id", request.id}},
                     .record = core_.service.record ? core_.service.record(request) : nullptr};
+  if (core_.service.replied) {
+    form.replied = [&core = core_, path = request.path](int status) { core.service.replied(path, status); };
+  }
   form.headers.add(cors_headers(request, core_.options.cors_origins));
   path_ = request.path;
   auto record = form.record;

@@ -38,7 +38,8 @@ struct HttpOptions {
   std::vector<std::string> cors_origins;                   ///< pages that may read the answers in a browser; "*" for all
 };
 
-/// What the server does with requests. All are called in the server's thread: while they run, nothing else is read or written.
+/// What the server does with requests. All but `replied` are called in the server's thread: while they run, nothing else is read or
+/// written.
 struct HttpService {
   std::function<void(HttpRequest request, HttpResponder responder)> handle;
   /// Asked when the header of a request has come and its body has not: what it returns is the answer. This is the place of
@@ -49,6 +50,8 @@ struct HttpService {
   /// Begins a request's record for the log, or null. Called with the request without its body, or with what little is known of one
   /// that could not be read. May be empty.
   std::function<std::shared_ptr<RequestRecord>(const HttpRequest& request)> record;
+  /// Hears of every reply as it begins, in whatever thread answers. The path is empty where none could be read. May be empty.
+  std::function<void(std::string_view path, int status)> replied;
   /// One line for whoever runs the server. May be empty.
   std::function<void(std::string_view line)> log;
 };

@@ -162,6 +162,11 @@ void Metrics::refused() {
   ++refused_;
 }
 
+void Metrics::replied(std::string_view path, int status) {
+  const std::lock_guard lock(mutex_);
+  ++replies_[{std::string(path.empty() ? "other" : path), status}];
+}
+
 std::string Metrics::text(const EngineStatistics& now, std::uint64_t body_bytes) const {
   const ScheduleStatistics& schedule = now.schedule;
   Page page;
@@ -169,6 +174,9 @@ std::string Metrics::text(const EngineStatistics& now, std::uint64_t body_bytes)
   page.sample("", label("version", version_), 1);
 
   const std::lock_guard lock(mutex_);
+  page.begin("http_requests_total", "counter", "Replies by path and status.");
+  for (const auto& [what, count] : replies_)
+    page.sample("", fmt::format("{},{}", label("path", what.first), label("status", std::to_string(what.second))), count);
   page.begin("requests_total", "counter", "Requests by how they ended. Each of several choices for one prompt counts.");
   for (std::size_t i = 0; i < kNumOutcomes; ++i) page.sample("", label("outcome", kOutcomeNames[i]), outcomes_[i]);
   page.sample("", label("outcome", "refused"), refused_);

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -53,6 +54,8 @@ class Metrics final : public StepListener {
   void ended(const AnswerSummary& summary);
   /// A request that the engine did not take in.
   void refused();
+  /// A reply over HTTP: ServerOptions::replied.
+  void replied(std::string_view path, int status);
 
   /// `body_bytes`: BodyBudget::used().
   std::string text(const EngineStatistics& now, std::uint64_t body_bytes = 0) const;
@@ -66,6 +69,7 @@ class Metrics final : public StepListener {
   std::array<std::uint64_t, kNumOutcomes> outcomes_{};
   std::uint64_t refused_ = 0;
   std::int64_t prompt_tokens_ = 0, cached_tokens_ = 0, lost_tokens_ = 0, generated_tokens_ = 0;
+  std::map<std::pair<std::string, int>, std::uint64_t> replies_;  // by path and status
   std::int64_t prefill_rows_ = 0, decode_rows_ = 0;
   double draw_seconds_ = 0;
   Histogram queue_, first_token_, inter_token_, duration_, batch_, hit_tokens_;

@@ -53,6 +53,11 @@ const Route* Router::find(const HttpRequest& request) const {
   return nullptr;
 }
 
+std::string_view Router::route_of(std::string_view path) const {
+  const std::vector<const Route*> routes = matches(path);
+  return routes.empty() ? std::string_view() : routes.front()->path;
+}
+
 std::optional<HttpResponse> Router::refusal(const HttpRequest& request) const {
   if (request.method == "OPTIONS" && request.path == "*") return std::nullopt;
   const std::vector<const Route*> routes = matches(request.path);

@@ -33,6 +33,9 @@ class Router {
   /// 404, 405 with Allow, 411 or 415 if the request, whose body need not be there, has no route.
   std::optional<HttpResponse> refusal(const HttpRequest& request) const;
 
+  /// The path of the route that this one belongs to, as it was added; empty: none does.
+  std::string_view route_of(std::string_view path) const;
+
   /// Calls the handler, or answers with the refusal. HEAD goes where GET goes, OPTIONS is answered with Allow.
   void handle(HttpRequest request, HttpResponder responder) const;
 

@@ -129,6 +129,10 @@ struct Server::Parts {
     return router.refusal(request);
   }
 
+  void replied(std::string_view path, int status) const {
+    if (options.replied) options.replied(router.route_of(path), status);
+  }
+
   std::shared_ptr<RequestRecord> record(const HttpRequest& request) const {
     if (!options.request_log || is_watching(request)) return nullptr;
     const auto key = key_of(request, options.api_keys);
@@ -154,6 +158,7 @@ Server::Server(ServerOptions options, ServedModel model, AnswerService& answers,
                   .check = [&parts](const HttpRequest& request) { return parts.check(request); },
                   .error = format_api_error,
                   .record = [&parts](const HttpRequest& request) { return parts.record(request); },
+                  .replied = [&parts](std::string_view path, int status) { parts.replied(path, status); },
                   .log = std::move(log)});
 }
 

@@ -25,6 +25,8 @@ struct ServerOptions {
   std::string version;                                 // what /version says
   std::function<HttpResponse()> metrics;               // the page /metrics; empty: there is none
   std::shared_ptr<RequestLog> request_log;             // null: requests leave no lines
+  // Hears of every reply, in any thread: the path as the server has it, "/v1/models/*", or empty for one that it has not. May be empty.
+  std::function<void(std::string_view path, int status)> replied;
 };
 
 class Server {

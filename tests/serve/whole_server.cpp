@@ -37,6 +37,7 @@ ServerOptions with_metrics(ServerOptions options, const std::shared_ptr<Metrics>
   options.http.port = 0;
   options.http.limits.bodies = bodies;
   options.metrics = [metrics, &engine, bodies] { return metrics_page(*metrics, engine.statistics(), bodies->used()); };
+  options.replied = [metrics](std::string_view path, int status) { metrics->replied(path, status); };
   return options;
 }
 

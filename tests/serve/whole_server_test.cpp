@@ -116,6 +116,45 @@ TEST(WholeServer, EveryMetricIsFilledByWhatAServerDoes) {
   }
 }
 
+// What never came to the engine counts, too, and under no name that a client could make up.
+TEST(WholeServer, EveryReplyCountsByItsPathAndStatus) {
+  WholeServerOptions options;
+  options.server.api_keys = {"key"};
+  options.server.http.limits.body_bytes = 10'000;
+  WholeServer whole(options);
+  const std::string key = "Authorization: Bearer key\r\n";
+  const auto ask = [&](const std::string& line, const std::string& fields = {}, const std::string& body = {}) {
+    return whole.connect().ask(request_text(line + " HTTP/1.1", fields, body)).status;
+  };
+  for (const char* api : kApis) {
+    EXPECT_EQ(whole.post(api, body_for(api, 1, api == std::string(kText)), key).status, 200);
+    for (int i = 0; i < 2; ++i) EXPECT_EQ(whole.post(api, {{"no such field", 1}}, key).status, 400);
+    EXPECT_EQ(whole.post(api, Json::object()).status, 401);
+    EXPECT_EQ(whole.post(api, {{"prompt", std::string(10'000, 'x')}}, key).status, 413);
+    EXPECT_EQ(ask(std::string("GET ") + api, key), 405);
+    EXPECT_EQ(ask(std::string("POST ") + api, key + "Content-Type: text/plain\r\n", "x"), 415);
+  }
+  EXPECT_EQ(ask("GET /v1/models/none", key), 404);
+  EXPECT_EQ(ask("GET /health"), 200);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(ask("GET /nowhere/" + std::to_string(i), key), 404);
+  EXPECT_EQ(whole.connect().ask("nonsense\r\n\r\n").status, 400);
+
+  std::map<std::string, double> expected;
+  const auto expect = [&](const std::string& path, int status, int count) {
+    expected["calandra_http_requests_total{path=\"" + path + "\",status=\"" + std::to_string(status) + "\"}"] = count;
+  };
+  for (const char* api : kApis) {
+    for (const int status : {200, 400, 401, 405, 413, 415}) expect(api, status, status == 400 ? 2 : 1);
+  }
+  expect("/v1/models/*", 404, 1);
+  expect("/health", 200, 1);
+  expect("other", 404, 3);
+  expect("other", 400, 1);
+  auto found = read_metrics(whole.connect().ask(request_text("GET /metrics HTTP/1.1", key)).body);
+  std::erase_if(found, [](const auto& sample) { return !sample.first.starts_with("calandra_http_requests_total{"); });
+  EXPECT_EQ(found, expected);
+}
+
 // ---------------------------------------------------------------- the end
 
 // Cut off in silence a client cannot tell a restart from a broken network.
