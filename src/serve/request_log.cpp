@@ -89,17 +89,26 @@ RequestLog::~RequestLog() {
 }
 
 void RequestLog::write(std::string line) {
+  line += '\n';
   {
     const std::lock_guard lock(mutex_);
     if (!waiting_.empty() && waiting_bytes_ + line.size() > kMostWaitingBytes) {
       ++num_dropped_;
       return;
     }
-    waiting_bytes_ += line.size();
+    const std::size_t bytes = line.size();
     waiting_.push_back(std::move(line));
+    waiting_bytes_ += bytes;
   }
   came_.notify_one();
 }
+
+void RequestLog::drop() {
+  const std::lock_guard lock(mutex_);
+  ++num_dropped_;
+}
+
+/// Takes no memory, but for what says that lines are missing: where there is none the log still goes on.
 
 void RequestLog::run() {
   // Whoever read standard error may have gone: that ends no server.
@@ -111,28 +120,34 @@ void RequestLog::run() {
   for (;;) {
     came_.wait(lock, [this] { return is_closed_ || !waiting_.empty(); });
     if (waiting_.empty()) return;
-    const std::deque<std::string> lines = std::exchange(waiting_, {});
+    std::vector<std::string> lines;
+    lines.swap(waiting_);
     waiting_bytes_ = 0;
     std::uint64_t num_dropped = std::exchange(num_dropped_, 0);
     lock.unlock();
     reopen_if_moved();
-    std::string text;
-    for (const std::string& line : lines) text.append(line).append("\n");
-    num_dropped += put(text);
-    if (num_dropped > 0 &&
-        put(dump_json({{"time", utc_text(std::chrono::system_clock::now())}, {"dropped_lines", num_dropped}}) + "\n") == 0)
-      num_dropped = 0;
+    for (const std::string& line : lines) num_dropped += put(line) ? 0 : 1;
+    if (num_dropped > 0 && tell_of_dropped(num_dropped)) num_dropped = 0;
+    lines = {};
     lock.lock();
     num_dropped_ += num_dropped;
   }
 }
 
-/// A full disk loses lines, and no request. Returns how many; one of which a part was written is ended before the next.
-std::uint64_t RequestLog::put(std::string_view lines) {
+/// False if it is lost: a full disk loses lines, and no request. One of which a part was written is ended before the next.
+bool RequestLog::put(std::string_view line) {
   if (is_torn_) is_torn_ = write_all(file_, "\n") == 0;
-  const std::size_t count = is_torn_ ? 0 : write_all(file_, lines);
-  if (count > 0) is_torn_ = lines[count - 1] != '\n';
-  return static_cast<std::uint64_t>(std::ranges::count(lines.substr(count), '\n'));
+  const std::size_t count = is_torn_ ? 0 : write_all(file_, line);
+  if (count > 0) is_torn_ = count < line.size();
+  return count == line.size();
+}
+
+bool RequestLog::tell_of_dropped(std::uint64_t count) {
+  try {
+    return put(dump_json({{"time", utc_text(std::chrono::system_clock::now())}, {"dropped_lines", count}}) + "\n");
+  } catch (const std::exception&) {
+    return false;  // no memory: the next line that is written says it
+  }
 }
 
 /// logrotate and its like give the file another name and wait for nobody. Looking is cheaper than a signal, which has to be sent.
@@ -161,7 +176,7 @@ RequestRecord::~RequestRecord() {
   try {
     log_->write(line());
   } catch (const std::exception&) {
-    // Out of memory: one line less.
+    log_->drop();  // out of memory
   }
 }
 
@@ -185,7 +200,7 @@ std::string RequestRecord::line() const {
                {"queue_seconds", seconds_or_null(queue_seconds_)},
                {"first_token_seconds", seconds_or_null(first_token_seconds_)},
                {"total_seconds", seconds_or_null(total_seconds_.value_or(since_arrival()))},
-               {"error", text_or_null(error_)}};
+               {"error", is_cut_ ? Json("the connection ended before the reply") : text_or_null(error_)}};
   if (log_->options().with_prompts) json["body"] = body_;
   return ascii_of(dump_json(json));
 }
@@ -199,13 +214,13 @@ void RequestRecord::replied(int status, bool is_stream) {
 
 void RequestRecord::failed(std::string_view message) {
   const std::lock_guard lock(mutex_);
-  if (error_.empty()) error_ = message;
+  if (error_.empty() && !is_cut_) error_ = message;
 }
 
 void RequestRecord::reply_ended(bool is_whole) {
   const std::lock_guard lock(mutex_);
   total_seconds_ = since_arrival();
-  if (!is_whole && error_.empty()) error_ = "the connection ended before the reply";
+  is_cut_ = !is_whole && error_.empty();
 }
 
 void RequestRecord::came_with(const std::string& body) {

@@ -1,7 +1,7 @@
 #pragma once
 // A line of JSON for each request, once all of it has ended: the reply, and what the engine made for it. docs/serving.md lists
 // the fields. Nobody who is served waits for the file: lines are written by a thread of the log's own, and dropped, and counted,
-// where it cannot keep up or the disk is full.
+// where it cannot keep up, the disk is full or memory has run out.
 
 #include "engine/engine.h"
 #include "serve/api_error.h"
@@ -11,13 +11,13 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 namespace calandra {
 
@@ -38,12 +38,15 @@ class RequestLog {
 
   /// A line without its end. Returns at once.
   void write(std::string line);
+  /// Counts a line that could not even be made.
+  void drop();
 
   const RequestLogOptions& options() const { return options_; }
 
  private:
   void run();
-  std::uint64_t put(std::string_view lines);
+  bool put(std::string_view line);
+  bool tell_of_dropped(std::uint64_t count);
   void reopen_if_moved();
 
   const RequestLogOptions options_;
@@ -51,7 +54,7 @@ class RequestLog {
   bool is_torn_ = false;  // the file ends with a part of a line
   std::mutex mutex_;
   std::condition_variable came_;
-  std::deque<std::string> waiting_;
+  std::vector<std::string> waiting_;  // each with its end
   std::size_t waiting_bytes_ = 0;
   std::uint64_t num_dropped_ = 0;
   bool is_closed_ = false;
@@ -96,6 +99,7 @@ class RequestRecord {
   std::mutex mutex_;
   int status_ = 0;
   bool is_stream_ = false;
+  bool is_cut_ = false;  // nothing more is sent, and something was left
   std::optional<double> total_seconds_;
   std::string error_, body_, model_;
   // Of all answers.

@@ -5,6 +5,7 @@
 
 #include "base/json.h"
 #include "engine/generate.h"
+#include "serve/scarce_memory.h"
 #include "serve/test_server.h"
 #include "support/golden.h"
 
@@ -21,8 +22,10 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <iterator>
 #include <list>
+#include <memory>
 #include <random>
 #include <set>
 #include <sstream>
@@ -384,6 +387,51 @@ TEST(RequestLog, AFullDiskLosesLinesAndSaysHowMany) {
   EXPECT_EQ(lines[1], R"({"line":")");
   EXPECT_EQ(lines[2], R"({"line":3})");
   EXPECT_EQ(parse_json(lines[3], "log").at("dropped_lines"), 1);
+}
+
+TEST(RequestLog, WithoutMemoryItGoesOnAndSaysHowManyLinesAreMissing) {
+  if (!ScarceMemory::is_possible()) GTEST_SKIP() << "sanitizers have an operator new of their own";
+  const std::string file = testing::TempDir() + "calandra_scarce_memory.log";
+  std::filesystem::remove(file);
+  const auto lines = [&] {
+    std::ifstream in(file);
+    std::vector<std::string> all;
+    for (std::string line; std::getline(in, line);) all.push_back(line);
+    return all;
+  };
+  {
+    const auto log = std::make_shared<RequestLog>(RequestLogOptions{file, false});
+    auto record = std::make_unique<RequestRecord>(log, HttpRequest{}, "");
+    std::promise<void> run_out;
+    std::thread ends_a_request([&] {
+      run_out.get_future().wait();
+      record.reset();
+    });
+    {
+      const ScarceMemory scarce;
+      run_out.set_value();
+      ends_a_request.join();
+      log->write(R"({"line":1})");
+      EXPECT_TRUE(becomes_true([&] { return lines().size() == 1; })) << "there is no memory to say what is missing";
+    }
+    log->write(R"({"line":2})");
+    record = std::make_unique<RequestRecord>(log, HttpRequest{}, "");
+    record->reply_ended(false);
+    record.reset();
+  }
+  const std::vector<std::string> found = lines();
+  std::filesystem::remove(file);
+  ASSERT_GE(found.size(), 4U);
+  EXPECT_EQ(found[0], R"({"line":1})");
+  EXPECT_EQ(found[1], R"({"line":2})");
+  int num_dropped = 0, num_cut = 0;
+  for (const std::string& line : found) {
+    const Json json = parse_json(line, "log");
+    num_dropped += json.value("dropped_lines", 0);
+    num_cut += json.value("error", Json()) == "the connection ended before the reply";
+  }
+  EXPECT_EQ(num_dropped, 1);
+  EXPECT_EQ(num_cut, 1);
 }
 
 TEST(RequestLog, AFileThatCannotBeOpenedIsNamed) {
