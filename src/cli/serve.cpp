@@ -104,6 +104,24 @@ std::string url_of(const std::string& host, int port) {
                                              : fmt::format("http://[{}]:{}", host, port);
 }
 
+/// "pool 3.21 GiB: room for 12 sequences of the full context"
+std::string pool_text(const Engine& engine) {
+  const EngineStatistics now = engine.statistics();
+  const MemoryLayout layout = engine.model().layout();
+  const std::int64_t blocks = now.schedule.blocks_total;
+  const std::string pool = fmt::format("pool {}", short_bytes(blocks * now.block_bytes));
+  const std::int64_t sequences = blocks / layout.sequence_blocks(engine.context());
+  if (sequences > 0) {
+    return fmt::format("{}: room for {} sequence{} of the full context", pool, with_commas(sequences), sequences == 1 ? "" : "s");
+  }
+  std::int64_t fits = 1, too_long = engine.context();  // the engine has made sure of the one
+  while (too_long - fits > 1) {
+    const std::int64_t middle = (fits + too_long) / 2;
+    (layout.sequence_blocks(middle) <= blocks ? fits : too_long) = middle;
+  }
+  return fmt::format("{}: room for one sequence of {} tokens, less than the full context", pool, with_commas(fits));
+}
+
 bool is_this_machine(const std::string& host) { return host == "localhost" || host == "::1" || host.starts_with("127."); }
 
 /// What would leave a server that starts and that nobody can use as was meant.
@@ -179,6 +197,7 @@ int serve_command(const ServeArguments& arguments) {
   }
   write_note(fmt::format("{} on {}, context {}\n", short_name(model->name()), url_of(arguments.host, server.port()),
                          with_commas(engine.context())));
+  write_note(pool_text(engine) + "\n");
   notify_manager("READY=1");
 
   InterruptWatch::wait();

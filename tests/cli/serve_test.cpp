@@ -103,6 +103,33 @@ TEST(Serve, RequestsLeaveALineOfJsonWhereAskedFor) {
   EXPECT_THAT(refused.err, HasSubstr("--log-requests"));
 }
 
+// What it says of its memory at the start is what requests find: one as long as that is taken in, a longer one is not.
+TEST(Serve, TheFirstLinesSayWhatThePoolHolds) {
+  const std::string ask = kPost + R"SH(
+    until grep -q '^pool ' "$said"; do sleep 0.1; done
+    tokens=$(sed -n 's/^pool .* of \([0-9,]*\) tokens.*/\1/p' "$said" | tr -d ,)
+    for more in 0 2; do
+      post /v1/completions "{\"prompt\": [5], \"max_tokens\": $((tokens + more - 1)), \"stop\": \"e\", \"temperature\": 0}"
+      head -1 <&3
+    done
+    kill -TERM "$server"; wait "$server"
+    cat "$said" >&2
+  )SH";
+  const Json memory = run_program({"inspect", "--json"}).json().at("memory");
+  const auto of_tokens = [&](std::int64_t tokens) {
+    return memory["state_bytes_per_sequence"].get<std::int64_t>() + memory["tail_bytes_per_sequence"].get<std::int64_t>() +
+           tokens * memory["cache_bytes_per_token"].get<std::int64_t>();
+  };
+  const Outcome small = run_beside_server("--pool " + std::to_string(of_tokens(700)), ask);
+  EXPECT_THAT(small.err, testing::ContainsRegex("\npool [0-9.]+ [KM]iB: room for one sequence of [0-9,]+ tokens, less than"));
+  EXPECT_THAT(small.out, AllOf(HasSubstr("200 OK"), HasSubstr("400 Bad Request")));
+
+  const std::int64_t context = run_program({"inspect", "--json"}).json().at("config").at("context").get<std::int64_t>();
+  const Outcome large = serve_once("--pool " + std::to_string(10 * of_tokens(context)), "/tokenize", {{"prompt", "x"}});
+  EXPECT_THAT(large.err, testing::ContainsRegex("\npool [0-9.]+ [KMG]iB: room for (8|9|10) sequences of the full context\n"))
+      << "some of ten, since memory is handed out in blocks";
+}
+
 TEST(Serve, AnAddressThatCannotBeHadIsNamed) {
   const Outcome outcome = run_program({"serve", "--host", "192.0.2.1"});
   EXPECT_EQ(outcome.code, 1);
