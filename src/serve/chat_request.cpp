@@ -173,6 +173,21 @@ void check_grammar_options(const GenerationOptions& options, const ServedModel& 
     refuse_field("ignore_eos", "not together with a constrained output, which says when it may end");
 }
 
+/// The mark that closes a reasoning must be able to come: nothing else may then.
+void check_reasoning_end(const OpeningPlan& plan, const GenerationOptions& options) {
+  for (const std::int32_t id : plan.reasoning_end) {
+    for (const TokenBias& one : options.sampling.logit_bias) {
+      if (one.token == id && static_cast<double>(one.bias) <= -kMostBias)
+        refuse_field(fmt::format("logit_bias.{}", id), "bans what closes a reasoning, which has a limit of its tokens");
+    }
+    const bool ends_answer = std::find(options.stop_ids.begin(), options.stop_ids.end(), id) != options.stop_ids.end();
+    if (ends_answer && options.min_tokens > 0) {
+      refuse_field("min_tokens",
+                   "forbids stop_token_ids at first, among them what closes a reasoning, which has a limit of its tokens");
+    }
+  }
+}
+
 void check_room(std::size_t tokens, const ServedModel& model, const char* field) {
   if (tokens == 0) refuse_field(field, "no tokens, expected at least 1");
   if (leaves_room(static_cast<std::int64_t>(tokens), model.context)) return;
@@ -339,6 +354,7 @@ AnswerJob prepare_chat(const ServedModel& model, ChatInput input, GenerationOpti
   job.only_first_call = !input.parallel_tool_calls;
   if (const auto plan = opening_plan(model, input, job)) {
     if (plan->grammar || plan->calls) check_grammar_options(job.options, model);
+    if (plan->max_reasoning_tokens) check_reasoning_end(*plan, job.options);
     job.make_guide = [plan] { return std::make_shared<OpeningGuide>(plan); };
   }
   return job;

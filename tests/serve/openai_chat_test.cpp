@@ -629,6 +629,33 @@ TEST(OpenAiChat, AReasoningThatHasHadItsTokensIsClosed) {
   EXPECT_TRUE(guide->allowed().empty());
 }
 
+// Nothing but the mark may come when the reasoning has had its tokens: if it could not, the answer would fail in its middle.
+TEST(OpenAiChat, WhatMustCloseAReasoningCannotBeForbidden) {
+  ApiBench bench(openai_chat);
+  bench.answers.script = {.pieces = {"x"}};
+  const std::vector<std::int32_t> mark = bench.model().tokenizer->encode("</think>");
+  const std::int32_t other = bench.model().tokenizer->id_of("a").value();
+  const auto ask = [&](Json more) {
+    Json body = hello();
+    body.update(more);
+    return bench.ask(body, kPath);
+  };
+  const auto bias = [](std::int32_t id, int value) { return Json{{std::to_string(id), value}}; };
+  for (const std::int32_t id : mark) {
+    const ApiReply banned = ask({{"max_reasoning_tokens", 3}, {"logit_bias", bias(id, -100)}});
+    EXPECT_EQ(banned.status, 400);
+    EXPECT_EQ(banned.error().at("param"), "logit_bias." + std::to_string(id));
+    const ApiReply early = ask({{"max_reasoning_tokens", 3}, {"stop_token_ids", {id}}, {"min_tokens", 9}});
+    EXPECT_EQ(early.status, 400);
+    EXPECT_EQ(early.error().at("param"), "min_tokens");
+    EXPECT_EQ(ask({{"max_reasoning_tokens", 3}, {"logit_bias", bias(id, -99)}}).status, 200);
+    EXPECT_EQ(ask({{"max_reasoning_tokens", 3}, {"stop_token_ids", {id}}}).status, 200);
+    EXPECT_EQ(ask({{"logit_bias", bias(id, -100)}}).status, 200) << "the model may think as long as it likes";
+    EXPECT_EQ(ask({{"max_reasoning_tokens", 3}, {"reasoning_effort", "none"}, {"logit_bias", bias(id, -100)}}).status, 200);
+  }
+  EXPECT_EQ(ask({{"max_reasoning_tokens", 3}, {"logit_bias", bias(other, -100)}, {"min_tokens", 9}}).status, 200);
+}
+
 TEST(OpenAiChat, LogprobsAreOfAllTokensWithTheirBytes) {
   ApiBench bench(openai_chat);
   const Tokenizer& tokenizer = *bench.model().tokenizer;
