@@ -14,6 +14,7 @@
 #include <limits>
 #include <map>
 #include <random>
+#include <set>
 #include <utility>
 
 namespace calandra {
@@ -71,13 +72,27 @@ void check_choice(const ToolChoice& choice, const std::vector<std::string>& name
     refuse_field("tool_choice", fmt::format("found \"{}\", expected the name of one of the tools", printable(choice.name)));
 }
 
-/// Templates pass over roles that they do not know; here nothing that somebody said is passed over.
+/// Templates pass over roles that they do not know; here nothing that somebody said is passed over. A tool's result answers a call:
+/// by its id, or, since templates go by the order, without one.
 void check_roles(Json& messages, const std::string& field) {
+  bool has_called = false;
+  std::set<std::string> call_ids;
   for (std::size_t i = 0; i < messages.size(); ++i) {
     RequestFields message(messages[i], element_path(field, i));
     const auto role = message.word("role", {"system", "developer", "user", "assistant", "tool"});
     if (!role) message.refuse("role", "a role");
     if (role != "assistant" && message.find("content") == nullptr) message.refuse("content", "a text or an array of text parts");
+    if (role == "assistant") {
+      for (const Json& call : messages[i].value("tool_calls", Json::array())) {
+        has_called = true;
+        if (call.is_object() && call.contains("id") && call["id"].is_string()) call_ids.insert(call["id"].get<std::string>());
+      }
+    }
+    if (role == "tool") {
+      if (!has_called) message.refuse("role", "a result only after a message of the assistant with tool_calls");
+      const std::optional<std::string> id = message.text("tool_call_id");
+      if (id && !call_ids.contains(*id)) message.refuse("tool_call_id", "the id of a call before it");
+    }
     if (role == "developer") messages[i]["role"] = "system";  // OpenAI's newer word
   }
 }

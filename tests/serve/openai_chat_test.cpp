@@ -230,6 +230,44 @@ TEST(OpenAiChat, AToolRoundTripReachesThePrompt) {
                         "sunny\n</tool_response><|role_end|>"));
 }
 
+// As in OpenAI's API, except that a result may go without an id, as templates have it.
+TEST(OpenAiChat, AResultAnswersACallBeforeIt) {
+  ApiBench bench(openai_chat);
+  bench.answers.script = {.pieces = {"x"}};
+  const auto ask = [&](const std::vector<Json>& messages) {
+    Json body = hello();
+    for (const Json& message : messages) body["messages"].push_back(message);
+    return bench.ask(body, kPath);
+  };
+  const auto result_of = [](Json id) { return Json{{"role", "tool"}, {"tool_call_id", std::move(id)}, {"content", "12:00"}}; };
+  const auto call_of = [](Json id) {
+    return Json{
+        {"role", "assistant"},
+        {"content", nullptr},
+        {"tool_calls",
+         Json::array(
+             {{{"id", std::move(id)}, {"type", "function"}, {"function", {{"name", "get_time"}, {"arguments", "{}"}}}}})}};
+  };
+  EXPECT_EQ(ask({call_of("a"), result_of("a")}).status, 200);
+  EXPECT_EQ(ask({call_of("a"), result_of("a"), call_of("b"), result_of("b"), result_of("a")}).status, 200);
+  EXPECT_EQ(ask({call_of("a"), result_of(nullptr)}).status, 200);
+  EXPECT_EQ(ask({call_of(nullptr), result_of(nullptr)}).status, 200);
+  const std::vector<std::pair<std::vector<Json>, std::string>> refused = {
+      {{result_of("a")}, "messages[1].role"},
+      {{result_of("a"), call_of("a")}, "messages[1].role"},
+      {{{{"role", "assistant"}, {"content", "x"}, {"tool_calls", Json::array()}}, result_of("a")}, "messages[2].role"},
+      {{call_of("a"), result_of("b")}, "messages[2].tool_call_id"},
+      {{call_of("a"), result_of("b"), call_of("b")}, "messages[2].tool_call_id"},
+      {{call_of(nullptr), result_of("a")}, "messages[2].tool_call_id"},
+      {{call_of("a"), result_of(7)}, "messages[2].tool_call_id"},
+  };
+  for (const auto& [messages, field] : refused) {
+    const ApiReply reply = ask(messages);
+    EXPECT_EQ(reply.status, 400) << Json(messages);
+    EXPECT_EQ(reply.error().at("param"), field) << Json(messages);
+  }
+}
+
 TEST(OpenAiChat, OptionsReachTheEngine) {
   ApiBench bench(openai_chat);
   bench.answers.script = {.pieces = {"x"}};
