@@ -26,8 +26,12 @@ struct ReplyHead {
 };
 
 void read_length(RequestFields& fields, GenerationOptions& options) {
-  options.max_tokens = fields.integer("max_tokens", 1, kMaxContext).value_or(0);
-  options.max_tokens = fields.integer("max_completion_tokens", 1, kMaxContext).value_or(options.max_tokens);
+  const auto newer = fields.integer("max_completion_tokens", 1, kMaxContext),
+             older = fields.integer("max_tokens", 1, kMaxContext);
+  if (newer && older && *newer != *older) {
+    fields.refuse("max_tokens", fmt::format("as many as max_completion_tokens, which is {}, or none beside it", *newer));
+  }
+  options.max_tokens = newer.value_or(older.value_or(0));
 }
 
 void read_logprobs(RequestFields& fields, GenerationOptions& options) {

@@ -281,7 +281,7 @@ TEST(OpenAiChat, OptionsReachTheEngine) {
                     {"repetition_penalty", 1.25},
                     {"logit_bias", {{"12", -100}, {"5", 2.5}}},
                     {"seed", 42},
-                    {"max_tokens", 5},
+                    {"max_tokens", 6},
                     {"max_completion_tokens", 6},
                     {"min_tokens", 2},
                     {"stop", {"a", "b"}},
@@ -316,6 +316,17 @@ TEST(OpenAiChat, OptionsReachTheEngine) {
   // The prompt is counted once.
   EXPECT_EQ(reply.json().at("usage").at("prompt_tokens"), request.prompt.size());
   EXPECT_EQ(reply.json().at("usage").at("completion_tokens"), 6);
+}
+
+TEST(OpenAiChat, EitherNameOfTheLengthIsTaken) {
+  ApiBench bench(openai_chat);
+  bench.answers.script = {.pieces = {"x"}};
+  for (const char* name : {"max_tokens", "max_completion_tokens"}) {
+    ASSERT_EQ(bench.ask(with(hello(), name, 7), kPath).status, 200);
+    EXPECT_EQ(bench.answers.requests.back().options.max_tokens, 7) << name;
+  }
+  EXPECT_THAT(bench.ask(with(with(hello(), "max_tokens", 7), "max_completion_tokens", 8), kPath).error().at("message"),
+              testing::AllOf(HasSubstr("max_tokens: found 7"), HasSubstr("which is 8")));
 }
 
 TEST(OpenAiChat, SeedsDifferUnlessTheyAreGiven) {
@@ -361,6 +372,7 @@ TEST(OpenAiChat, ErrorsNameTheField) {
       {R"({"max_tokens": 0})", "max_tokens"},
       {R"({"max_tokens": 1.5})", "max_tokens"},
       {R"({"max_completion_tokens": 18446744073709551615})", "max_completion_tokens"},
+      {R"({"max_completion_tokens": 6, "max_tokens": 5})", "max_tokens"},
       {R"({"n": 0})", "n"},
       {R"({"n": 1000})", "n"},
       {R"({"stop": ""})", "stop"},
