@@ -232,7 +232,9 @@ int bench_command(const BenchArguments& arguments) {
   const auto model = open_model(arguments.model);
   const InterruptWatch watch(InterruptWatch::Second::EndsProgram);
   ProgressBar bar("Measuring");
-  const BenchResult result = run_bench(*model, bench_options(arguments, *model), [&](std::int64_t done, std::int64_t total) {
+  BenchOptions options = bench_options(arguments, *model);
+  options.on_phase = [&](const std::string& phase) { bar.begin_phase(phase); };
+  const BenchResult result = run_bench(*model, options, [&](std::int64_t done, std::int64_t total) {
     bar.update(done, total);
     return !InterruptWatch::pending();
   });

@@ -180,6 +180,10 @@ void ProgressBar::update(std::int64_t done, std::int64_t total) {
                          std::string(static_cast<std::size_t>(kBarWidth - filled), '.'), 100 * part));
 }
 
+void ProgressBar::begin_phase(const std::string& phase) const {
+  if (!enabled_) write_note(fmt::format("{}: {}\n", label_, phase));
+}
+
 void ProgressBar::clear() {
   if (shown_) write_note("\r\x1b[K");
   shown_ = false;

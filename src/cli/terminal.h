@@ -35,8 +35,8 @@ std::string short_count(std::int64_t number);
 /// "534 GiB", "11.1 MiB"
 std::string short_bytes(std::int64_t bytes);
 
-/// One line on standard error that fills while something long runs and vanishes at its end. Silent if standard error is no terminal,
-/// and for what takes less than a moment.
+/// One line on standard error that fills while something long runs and vanishes at its end; not for what takes less than a moment. Where
+/// standard error is no terminal there is a line for each phase instead, if the work has such.
 class ProgressBar {
  public:
   explicit ProgressBar(std::string label);
@@ -45,6 +45,7 @@ class ProgressBar {
   ProgressBar& operator=(const ProgressBar&) = delete;
 
   void update(std::int64_t done, std::int64_t total);
+  void begin_phase(const std::string& phase) const;
   void clear();
 
  private:

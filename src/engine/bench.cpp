@@ -81,9 +81,11 @@ class Bench {
       result.rows.push_back(std::move(row));
     }
     try {
+      begin("warming up");
       warm_up();
       fill_depths();
       for (int round = 0; round < options_.rounds; ++round) {
+        begin(fmt::format("round {} of {}", round + 1, options_.rounds));
         result.limits.push_back(measure_machine(options_.machine));
         for (BenchRow& row : result.rows) measure(row);
       }
@@ -104,6 +106,10 @@ class Bench {
         cases.push_back({BenchCase::Kind::Decode, options.decode_tokens, depth, batch});
     }
     return cases;
+  }
+
+  void begin(const std::string& phase) const {
+    if (options_.on_phase) options_.on_phase(phase);
   }
 
   std::int64_t deepest() const {
@@ -219,6 +225,7 @@ class Bench {
   /// One text is computed to the deepest depth; every depth is a boundary on its way.
   void fill_depths() {
     if (options_.decode_tokens == 0) return;
+    if (deepest() > 0) begin(fmt::format("{} tokens of depth", deepest()));
     std::vector<std::int64_t> rising = options_.depths;
     std::sort(rising.begin(), rising.end());
     const auto memory = SequenceMemory::create(pool_);

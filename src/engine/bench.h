@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 namespace calandra {
@@ -22,6 +23,7 @@ struct BenchOptions {
   int rounds = 1;
   double least_seconds = 0.5;  // of a row in a round: what takes less is run again until it has taken that long
   MachineOptions machine;
+  std::function<void(const std::string& phase)> on_phase = {};  // hears what comes next: "round 1 of 3"
 };
 
 /// What is measured: a prompt, or one depth and batch of decoding.
