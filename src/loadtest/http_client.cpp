@@ -30,6 +30,7 @@ using namespace std::chrono_literals;
 constexpr auto kTick = 100ms;
 constexpr std::size_t kReadBytes = std::size_t{64} << 10;
 constexpr std::uint32_t kMostHeaderBytes = 64 << 10;
+constexpr int kSwitchingProtocols = 101;
 
 /// Beast's parser of one answer, which hands the body on as it comes.
 class AnswerParser final : public http::basic_parser<false> {
@@ -40,17 +41,34 @@ class AnswerParser final : public http::basic_parser<false> {
     eager(true);
   }
 
-  /// What the listener has thrown.
+  /// What is wrong with an answer that is HTTP: what the listener has thrown, or what nobody has asked for.
   const std::string& objection() const { return objection_; }
+  /// "100 Continue" and its like: the answer is still to come.
+  bool is_interim() const { return status_ / 100 == 1; }
 
  private:
   using View = boost::beast::string_view;
 
   void on_response_impl(int status, View /*reason*/, int /*version*/, error_code& /*ec*/) override { status_ = status; }
   void on_field_impl(http::field field, View /*name*/, View value, error_code& /*ec*/) override {
-    if (field == http::field::content_type) content_type_ = {value.data(), value.size()};
+    const std::string_view text(value.data(), value.size());
+    if (field == http::field::content_type) content_type_ = text;
+    if (field == http::field::location) location_ = text;
+    if (field == http::field::content_encoding) encoding_ = text;
   }
-  void on_header_impl(error_code& /*ec*/) override { listener_.on_head(status_, content_type_); }
+  void on_header_impl(error_code& ec) override {
+    if (status_ == kSwitchingProtocols) {
+      objection_ = "found 101, another protocol, which nothing asked for";
+    } else if (status_ / 100 == 3 && !location_.empty()) {
+      objection_ =
+          fmt::format("found {}, to {}: redirects are not followed, expected the server itself", status_, printable(location_));
+    } else if (!encoding_.empty() && encoding_ != "identity") {
+      objection_ = fmt::format("found an answer coded as {}, expected none: the request says so", printable(encoding_));
+    } else if (!is_interim()) {
+      listener_.on_head(status_, content_type_);
+    }
+    if (!objection_.empty()) ec = http::error::bad_value;
+  }
   std::size_t on_body_impl(View bytes, error_code& ec) override {
     try {
       listener_.on_bytes({bytes.data(), bytes.size()});
@@ -68,7 +86,7 @@ class AnswerParser final : public http::basic_parser<false> {
 
   HttpListener& listener_;
   int status_ = 0;
-  std::string content_type_;
+  std::string content_type_, location_, encoding_;
   std::string objection_;
 };
 
@@ -194,7 +212,11 @@ class HttpClient::Connection : public std::enable_shared_from_this<Connection> {
 
   void parse() {
     std::size_t used = 0;
-    while (!parser_->is_done()) {
+    for (;;) {
+      if (parser_->is_done()) {
+        if (!parser_->is_interim()) break;
+        parser_.emplace(*listener_);
+      }
       error_code ec;
       const std::size_t count = parser_->put(asio::const_buffer(input_.data() + used, input_.size() - used), ec);
       used += count;
@@ -254,7 +276,7 @@ HttpClient::HttpClient(const ServerUrl& url, const Fields& fields, std::chrono::
     : core_(std::make_unique<Core>()) {
   core_->name = url.authority();
   core_->timeout = timeout;
-  core_->fields = fmt::format("Host: {}\r\n", url.authority());
+  core_->fields = fmt::format("Host: {}\r\nAccept-Encoding: identity\r\n", url.authority());
   for (const auto& [name, value] : fields) core_->fields += fmt::format("{}: {}\r\n", name, value);
   error_code ec;
   const auto found = tcp::resolver(core_->io).resolve(url.host, std::to_string(url.port), ec);

@@ -1,7 +1,8 @@
 #pragma once
 // HTTP/1.1 to one server, any number of requests at a time, all in the thread that calls run(). Connections are kept and used again.
 //
-// A connection that the server has closed while it was idle is no failure: its request goes over a new one, once.
+// A connection that the server has closed while it was idle is no failure: its request goes over a new one, once. Redirects are not
+// followed and codings such as gzip not read: either is an answer that is Malformed, and says what it is.
 
 #include "loadtest/streamed_answer.h"
 #include "loadtest/url.h"

@@ -350,6 +350,46 @@ TEST_F(LoadRun, EveryWayToFailHasItsName) {
   EXPECT_EQ(figures.first_token.count, 2u);
 }
 
+TEST_F(LoadRun, WhatIsSaidBeforeAnAnswerIsNoAnswer) {
+  engine_.answer = [](const ScriptedRequest&, const ScriptedServer::Send& send) {
+    send("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\nContent-Type: text/html\r\n\r");
+    std::this_thread::sleep_for(5ms);
+    send("\nHTTP/1.1 102 Processing\r\n\r\n");
+    return false;  // then the stream comes as ever
+  };
+  users(2, 6);
+  const LevelFigures figures = run_level();
+  EXPECT_EQ(figures.ok, 6);
+  EXPECT_EQ(figures.output_tokens, 30);
+}
+
+TEST_F(LoadRun, AnswersThatAreNotReadSayWhatTheyAre) {
+  const auto reply = [](const std::string& head) { return "HTTP/1.1 " + head + "\r\nContent-Length: 0\r\n\r\n"; };
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {reply("308 X\r\nLocation: https://example.org/v1"), "found 308, to https://example.org/v1: redirects are not followed"},
+      {reply("302 X\r\nLocation: /" + std::string(5000, 'a')), "found 302, to /aaa"},
+      {reply("200 OK\r\nContent-Type: text/event-stream\r\nContent-Encoding: gzip"), "coded as gzip, expected none"},
+      {"HTTP/1.1 101 X\r\nUpgrade: h2c\r\n\r\n", "found 101, another protocol"},
+  };
+  std::atomic<std::size_t> number = 0;
+  std::string header;
+  engine_.answer = [&](const ScriptedRequest& request, const ScriptedServer::Send& send) {
+    header = request.header;
+    send(cases[number++ % cases.size()].first);
+    return true;
+  };
+  users(1, static_cast<std::int64_t>(cases.size()));
+  run_level();
+  const auto& records = result_.levels[0].records;
+  ASSERT_EQ(records.size(), cases.size());
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    EXPECT_EQ(records[i].failure, Failure::Malformed) << cases[i].first;
+    EXPECT_THAT(records[i].message, HasSubstr(cases[i].second));
+    EXPECT_LT(records[i].message.size(), 500u);
+  }
+  EXPECT_THAT(header, HasSubstr("\r\nAccept-Encoding: identity\r\n"));  // without it any coding would be right (RFC 9110, 12.5.3)
+}
+
 TEST_F(LoadRun, AServerThatIsGoneEndsTheMeasurement) {
   std::atomic<bool> is_gone = false;
   std::atomic<int> number = 0;
@@ -436,6 +476,17 @@ TEST(HttpConnections, AreUsedAgainAndReplacedWhenTheServerClosesThem) {
   EXPECT_EQ(figures.ok, 40);
   EXPECT_LE(server.num_connections(), 8);
   EXPECT_GE(server.num_connections(), 4);
+}
+
+TEST(HttpConnections, AServerThatHasMovedIsSaidAtOnce) {
+  const ScriptedServer server([](const ScriptedRequest&, const ScriptedServer::Send& send) {
+    send("HTTP/1.1 301 X\r\nLocation: https://example.org/v1/models\r\nContent-Length: 0\r\n\r\n");
+    return true;
+  });
+  LoadOptions options;
+  options.url = parse_server_url(fmt::format("127.0.0.1:{}", server.port()));
+  EXPECT_THAT(error_of([&] { run_load(options); }),
+              HasSubstr("/v1/models: found 301, to https://example.org/v1/models: redirects are not followed"));
 }
 
 TEST(HttpConnections, NobodyThereIsSaidInOneLine) {
