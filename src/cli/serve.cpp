@@ -1,5 +1,6 @@
 #include "serve/server.h"
 
+#include "base/host.h"
 #include "cache/file_store.h"
 #include "cli/commands.h"
 #include "cli/file_limit.h"
@@ -98,12 +99,6 @@ void notify_manager(std::string_view state) {
   ::close(socket);
 }
 
-/// "http://[::1]:8080"
-std::string url_of(const std::string& host, int port) {
-  return host.find(':') == std::string::npos ? fmt::format("http://{}:{}", host, port)
-                                             : fmt::format("http://[{}]:{}", host, port);
-}
-
 /// "pool 3.21 GiB: room for 12 sequences of the full context"
 std::string pool_text(const Engine& engine) {
   const EngineStatistics now = engine.statistics();
@@ -195,7 +190,7 @@ int serve_command(const ServeArguments& arguments) {
   if (options.api_keys.empty() && !is_this_machine(arguments.host)) {
     write_note(fmt::format("note: everyone who reaches {} may ask: --api-key asks for a key\n", arguments.host));
   }
-  write_note(fmt::format("{} on {}, context {}\n", short_name(model->name()), url_of(arguments.host, server.port()),
+  write_note(fmt::format("{} on http://{}:{}, context {}\n", short_name(model->name()), bracketed(arguments.host), server.port(),
                          with_commas(engine.context())));
   write_note(pool_text(engine) + "\n");
   notify_manager("READY=1");

@@ -1,6 +1,7 @@
 #include "loadtest/url.h"
 
 #include "base/error.h"
+#include "base/host.h"
 
 #include <algorithm>
 #include <charconv>
@@ -19,8 +20,7 @@ bool is_plain(char c) { return c > ' ' && c < 0x7F && c != '"' && c != '<' && c 
 }  // namespace
 
 std::string ServerUrl::authority() const {
-  const std::string name = host.find(':') == std::string::npos ? host : fmt::format("[{}]", host);
-  return port == kHttpPort ? name : fmt::format("{}:{}", name, port);
+  return port == kHttpPort ? bracketed(host) : fmt::format("{}:{}", bracketed(host), port);
 }
 
 std::string ServerUrl::text() const { return fmt::format("http://{}{}", authority(), base); }

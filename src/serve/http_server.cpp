@@ -1,6 +1,7 @@
 #include "serve/http_server.h"
 
 #include "base/error.h"
+#include "base/host.h"
 #include "serve/cors.h"
 #include "serve/exchange.h"
 #include "serve/request_log.h"
@@ -77,9 +78,7 @@ int num_unsent_bytes(tcp::socket& socket) {
 }
 
 std::string to_text(const tcp::endpoint& endpoint) {
-  const std::string address = endpoint.address().to_string();
-  return endpoint.address().is_v6() ? fmt::format("[{}]:{}", address, endpoint.port())
-                                    : fmt::format("{}:{}", address, endpoint.port());
+  return fmt::format("{}:{}", bracketed(endpoint.address().to_string()), endpoint.port());
 }
 
 /// A thread that no signal interrupts: they are for whoever started the server.
@@ -442,7 +441,7 @@ HttpServer::Core::Core(HttpOptions the_options, HttpService the_service)
     : options(std::move(the_options)), service(std::move(the_service)) {}
 
 void HttpServer::Core::listen() {
-  const std::string address = fmt::format("{}:{}", options.host, options.port);
+  const std::string address = fmt::format("{}:{}", bracketed(options.host), options.port);
   if (options.port < 0 || options.port > 65535) fail("{}: expected a port from 0 to 65535, found {}", address, options.port);
   const auto check = [&](const error_code& ec) {
     if (ec) fail("cannot listen on {}: {}", address, ec.message());

@@ -133,7 +133,8 @@ TEST(Serve, TheFirstLinesSayWhatThePoolHolds) {
 TEST(Serve, AnAddressThatCannotBeHadIsNamed) {
   const Outcome outcome = run_program({"serve", "--host", "192.0.2.1"});
   EXPECT_EQ(outcome.code, 1);
-  EXPECT_THAT(outcome.err, HasSubstr("192.0.2.1"));
+  EXPECT_THAT(outcome.err, HasSubstr("192.0.2.1:8080"));
+  EXPECT_THAT(run_program({"serve", "--host", "2001:db8::1"}).err, HasSubstr("[2001:db8::1]:8080"));
 }
 
 TEST(Serve, KeysAndOriginsThatFitNoRequestAreRefused) {
