@@ -45,7 +45,7 @@ class Beginnings : public Prefixes {
     return false;
   }
 
-  const std::int64_t common_;
+  std::int64_t common_;
   std::set<RequestId> started_;
 };
 
