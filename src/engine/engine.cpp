@@ -537,7 +537,12 @@ class Engine::Runner : private Prefixes {
   void admit(Answer& answer, const Admission& admission) {
     const auto known = std::span(answer.tokens);
     answer.memory = prefixes_.make(answer.prefix, known, admission.room);
-    if (!answer.prefix.reading) start(answer);
+    if (!answer.prefix.reading) {
+      if (answer.memory->position() != admission.resume_at)
+        fail("memory of a request: at {}, expected {}, where it was said to go on", answer.memory->position(),
+             admission.resume_at);
+      start(answer);
+    }
     if (answer.admitted) return;
     answer.admitted = now();
     answer.summary.queue_seconds = seconds(*answer.admitted - answer.submitted);
