@@ -558,7 +558,7 @@ class CachePages : public testing::Test {
 
 TEST_F(CachePages, ShowWhereRequestsCanGoOnAndNoWordOfThem) {
   const WholeServer whole;
-  EXPECT_EQ(cache(whole), (Json{{"spaces", Json::array()}, {"left_off", 0}}));
+  EXPECT_EQ(cache(whole).at("spaces"), Json::array());
   ask(whole, secret);
   const std::int64_t found = ask(whole, secret);
   ASSERT_GT(found, 0);

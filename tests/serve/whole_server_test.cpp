@@ -8,6 +8,7 @@
 #include "serve/scarce_memory.h"
 #include "serve/test_server.h"
 #include "support/golden.h"
+#include "support/memory_store.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -65,8 +66,13 @@ Json body_for(std::string_view api, std::int64_t tokens, bool is_stream, const s
 // Every name but these few has a value after a day's work in a second.
 TEST(WholeServer, EveryMetricIsFilledByWhatAServerDoes) {
   const std::set<std::string> kUnfilled = {
-      "calandra_requests_total{outcome=\"failed\"}",       // nothing that a client may send makes the engine fail
-      "calandra_pool_held_blocks{kind=\"mtp_latents\"}"};  // drafts are not used yet
+      "calandra_requests_total{outcome=\"failed\"}",      // nothing that a client may send makes the engine fail
+      "calandra_pool_held_blocks{kind=\"mtp_latents\"}",  // drafts are not used yet
+      // Nothing is damaged, full or in a hurry here: tests/cache.
+      "calandra_prefix_tier_evicted_total", "calandra_prefix_tier_lost_total", "calandra_prefix_tier_refused_total",
+      "calandra_prefix_tier_write_errors_total", "calandra_prefix_cache_verifications_total{result=\"different\"}",
+      "calandra_prefix_cache_verifications_total{result=\"gone\"}"};
+  const std::string kFleeting = "calandra_prefix_tier_waiting";  // gone before one looks, or not
   std::map<std::string, double> most;
   const auto look = [&](const WholeServer& whole) {
     auto now = whole.metrics();
@@ -113,8 +119,26 @@ TEST(WholeServer, EveryMetricIsFilledByWhatAServerDoes) {
     EXPECT_EQ(hasty.post(kText, body_for(kText, 100, false, long_text)).status, 400) << "larger than the pool";
     look(hasty);
   }
+  WholeServerOptions kept;
+  kept.engine.limits.prefill_tokens = 64;
+  kept.engine.prefixes.objects = std::make_shared<MemoryStore>();
+  kept.engine.prefixes.object_bytes = std::int64_t{1} << 30;
+  kept.engine.prefixes.verify_rate = 1;
+  std::string some_steps;  // of the first answer, for which the second waits
+  for (int i = 0; i < 400; ++i) some_steps += "b ";
+  for (const char* written : {"calandra_prefix_tier_written_total", "calandra_prefix_tier_read_total"}) {
+    kept.metrics = std::make_shared<Metrics>("1.2.3");
+    WholeServer whole(kept);
+    EXPECT_EQ(whole.post(kText, {{"prompt", some_steps}, {"n", 2}, {"max_tokens", 1}}).status, 200);
+    ASSERT_TRUE(becomes_true([&] { return look(whole)[written] > 0; })) << written;
+    // Of what the second answer has found; what the next server reads is not in memory yet to be compared.
+    ASSERT_TRUE(becomes_true([&] {
+      look(whole);
+      return most["calandra_prefix_cache_verifications_total{result=\"same\"}"] > 0;
+    }));
+  }
   for (const auto& [name, value] : most) {
-    if (name.find("_bucket{") != std::string::npos) continue;
+    if (name.find("_bucket{") != std::string::npos || name == kFleeting) continue;
     EXPECT_EQ(value > 0, !kUnfilled.contains(name)) << name << " is " << value;
   }
 }
