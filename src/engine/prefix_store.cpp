@@ -173,7 +173,8 @@ void PrefixStore::keep(const PrefixUser& user, std::span<const std::int32_t> tok
 
 void PrefixStore::leave(PrefixUser& user, std::span<const std::int32_t> tokens, std::unique_ptr<SequenceMemory> memory,
                         bool whole) {
-  user.claim = {};
+  // Who is preempted and admitted by one step has the claim of its admission already, and its memory of before.
+  if (!memory) user.claim = {};
   user.plan.clear();
   const bool arriving = user.reading != nullptr;
   if (arriving) user.reading->cancel();
