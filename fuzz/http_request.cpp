@@ -14,7 +14,7 @@ namespace {
 using calandra::HttpRequest;
 using calandra::RequestReader;
 
-constexpr calandra::RequestLimits kLimits = {.header_bytes = 2048, .target_bytes = 256, .body_bytes = 4096};
+const calandra::RequestLimits kLimits = {.header_bytes = 2048, .target_bytes = 256, .body_bytes = 4096};
 
 void require(bool condition) {
   if (!condition) std::abort();
