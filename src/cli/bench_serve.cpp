@@ -3,7 +3,7 @@
 #include "cli/commands.h"
 #include "cli/file_limit.h"
 #include "cli/open_model.h"
-#include "cli/settings.h"
+#include "cli/server_options.h"
 #include "cli/terminal.h"
 #include "loadtest/curve_svg.h"
 #include "loadtest/load_run.h"
@@ -13,7 +13,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <initializer_list>
 #include <optional>
 #include <span>
@@ -36,16 +35,7 @@ struct MeasuredLevel {
 };
 
 LoadOptions load_options(const BenchServeArguments& arguments) {
-  LoadOptions load = arguments.load;
-  load.url = parse_server_url(arguments.url);
-  load.seed = arguments.seed ? *arguments.seed : random_seed();
-  if (load.api_key.empty()) {
-    if (const char* key = std::getenv("CALANDRA_API_KEY")) load.api_key = key;
-  }
-  if (load.api_key.find_first_of("\r\n") != std::string::npos) throw UsageError("--api-key: found a line break");
-  if (!load.extra_fields.empty() && !parse_json(load.extra_fields, "--extra").is_object()) {
-    throw UsageError(fmt::format("--extra {}: expected a JSON object", load.extra_fields));
-  }
+  LoadOptions load = server_options(arguments.load, arguments.url, arguments.seed);
   if (arguments.trace) {
     if (load.turns > 1) throw UsageError("--turns and --trace exclude each other: a trace has lengths of single requests");
     if (arguments.svg) throw UsageError("--svg and --trace exclude each other: a trace is one level, which makes no curve");

@@ -145,6 +145,19 @@ struct BenchServeArguments {
 /// Of a bench of a server, unless the command line says.
 inline constexpr std::array<std::int64_t, 5> kBenchUsers = {1, 2, 4, 8, 16};
 
+struct VerifyArguments {
+  ModelArguments model;            // or
+  std::optional<std::string> url;  // of a server
+  LoadOptions server;              // API, model, key, further fields, time limit
+
+  // Unset: VerifyOptions' or ServerCheckOptions'.
+  std::optional<std::int64_t> prompt_tokens, answer_tokens, evict_tokens;
+  std::optional<int> rounds;
+  std::optional<std::uint64_t> seed;  // unset: a random one
+  std::int64_t concurrency = 8;       // other requests beside those that are compared
+  bool json = false;
+};
+
 struct PerplexityArguments {
   ModelArguments model;
   std::filesystem::path file;
@@ -180,6 +193,10 @@ int serve_command(const ServeArguments& arguments);
 int inspect_command(const InspectArguments& arguments);
 int bench_command(const BenchArguments& arguments);
 int bench_serve_command(const BenchServeArguments& arguments);
+int verify_command(const VerifyArguments& arguments);
+/// The two forms of it.
+int verify_model(const VerifyArguments& arguments);
+int verify_server(const VerifyArguments& arguments);
 int perplexity_command(const PerplexityArguments& arguments);
 int trace_command(const TraceArguments& arguments);
 int make_checkpoint_command(const MakeCheckpointArguments& arguments);

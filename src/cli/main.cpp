@@ -4,6 +4,8 @@
 #include "cli/commands.h"
 #include "cli/terminal.h"
 #include "engine/sampler.h"
+#include "verify/script.h"
+#include "verify/server_check.h"
 
 #include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
@@ -238,6 +240,7 @@ class CommandLine {
     add_serve();
     add_inspect();
     add_bench();
+    add_verify();
     add_perplexity();
     add_trace();
     add_make_checkpoint();
@@ -338,6 +341,23 @@ class CommandLine {
         ->default_str("one a core")
         ->group("Model");
     add_overrides(command, model.overrides);
+  }
+
+  /// For commands that ask a server. Says which they are.
+  static std::vector<CLI::Option*> add_server_options(CLI::App& command, LoadOptions& server) {
+    std::vector<CLI::Option*> added = {
+        add_words<LoadApi>(command, "--api", server.api, {{"chat", LoadApi::Chat}, {"completions", LoadApi::Completions}},
+                           "What is asked: /chat/completions or /completions")
+            ->default_str("chat"),
+        command.add_option("--model", server.model, "The model's name there")
+            ->type_name("NAME")
+            ->default_str("the first it lists"),
+        command.add_option("--api-key", server.api_key, "Sent as Authorization: Bearer KEY")->type_name("KEY"),
+        command.add_option("--extra", server.extra_fields, "Further fields of every request, a JSON object")->type_name("JSON"),
+        add_number(command, "--timeout", server.timeout_seconds, 0.001, 1e6, "Seconds that a request may take")
+            ->default_str(fmt::format("{}", server.timeout_seconds))};
+    for (CLI::Option* option : added) option->group("Server");
+    return added;
   }
 
   void add_run() {
@@ -591,21 +611,7 @@ A trace has lines ARRIVAL,PROMPT_TOKENS,OUTPUT_TOKENS, or objects {"arrival", "p
 docs/serving.md explains the figures. CALANDRA_API_KEY is a key, too, which a list of processes does not show.
 Exit codes: 0, also if requests failed; 1 if none went well or the server is gone; 130 after Ctrl-C. What was measured is printed.)");
     command.add_option("URL", a.url, "Where the API is, as in http://127.0.0.1:8080; without a path it is /v1")->required();
-    add_words<LoadApi>(command, "--api", load.api, {{"chat", LoadApi::Chat}, {"completions", LoadApi::Completions}},
-                       "What is asked: /chat/completions or /completions")
-        ->default_str("chat")
-        ->group("Server");
-    command.add_option("--model", load.model, "The model's name there")
-        ->type_name("NAME")
-        ->default_str("the first it lists")
-        ->group("Server");
-    command.add_option("--api-key", load.api_key, "Sent as Authorization: Bearer KEY")->type_name("KEY")->group("Server");
-    command.add_option("--extra", load.extra_fields, "Further fields of every request, a JSON object")
-        ->type_name("JSON")
-        ->group("Server");
-    add_number(command, "--timeout", load.timeout_seconds, 0.001, 1e6, "Seconds that a request may take")
-        ->default_str(fmt::format("{}", load.timeout_seconds))
-        ->group("Server");
+    add_server_options(command, load);
 
     auto* const users = add_numbers(command, "--concurrency", a.users, 1, kMostBatch, "Numbers of users, a level each")
                             ->default_str(fmt::format("{}", fmt::join(kBenchUsers, ",")))
@@ -646,6 +652,56 @@ Exit codes: 0, also if requests failed; 1 if none went well or the server is gon
         ->type_name("FILE")
         ->group("Output");
     command.add_option("--svg", a.svg, "The curve over the levels as a picture")->type_name("FILE")->group("Output");
+  }
+
+  void add_verify() {
+    VerifyArguments& a = verify_;
+    CLI::App& command = *add("verify", "Prove it: the same answers, bit for bit, whatever the cache and the batch did",
+                             [this] { return verify_command(verify_); });
+    command.footer(
+        R"(Random requests (conversations, forks, edits, several answers to one prompt) are answered alone and then along every path: cut at
+random, with other numbers of threads, among others, preempted, from the cache, after evictions. All logits are compared, bit for bit. A
+control turns one bit of a state on purpose: the test counts only if that is seen.
+With --url it asks any server that has OpenAI's API, at temperature 0, and compares each answer with the first one to the same request:
+again, as a turn of a conversation, among others, and after other prompts have taken the place of what it kept.
+docs/verify.md says more. CALANDRA_API_KEY is a key, too.
+Exit codes: 0 all the same; 1 something differs; 2 a server that could not be tested, such as one without log probabilities, or a command
+line that is not understood; 130 after Ctrl-C.)");
+    a.model.model = CALANDRA_BUNDLED_MODEL;
+    auto* const model = command.add_option("MODEL", a.model.model, kModelHelp)->default_str("the bundled model");
+    auto* const url = command.add_option("--url", a.url, "Ask a server, as in http://127.0.0.1:8080; without a path it is /v1")
+                          ->type_name("URL")
+                          ->excludes(model);
+
+    const auto by_form = [](auto alone, auto server) { return fmt::format("{}; {} with --url", alone, server); };
+    const VerifyOptions of_model;
+    const ServerCheckOptions of_server;
+    add_number(command, "--prompt-tokens", a.prompt_tokens, kLeastVerifyPrompt, kMaxContext, "Tokens of the longest prompt")
+        ->default_str(by_form(of_model.prompt_tokens, of_server.prompt_tokens))
+        ->group("What is asked");
+    add_number(command, "--answer-tokens", a.answer_tokens, kLeastVerifyAnswer, kMaxContext, "Tokens of every answer")
+        ->default_str(by_form(of_model.answer_tokens, of_server.answer_tokens))
+        ->group("What is asked");
+    add_number(command, "--rounds", a.rounds, 1, kMostRounds, "How often, each time with other requests")
+        ->default_str(by_form(of_model.rounds, of_server.rounds))
+        ->group("What is asked");
+    add_number(command, "--seed", a.seed, 0, std::numeric_limits<std::uint64_t>::max(), "Of all that is random")
+        ->default_str("random")
+        ->group("What is asked");
+    command.add_flag("--json", a.json, "One JSON object")->group("Output");
+
+    std::vector<CLI::Option*> of_servers = add_server_options(command, a.server);
+    of_servers.push_back(
+        add_number(command, "--concurrency", a.concurrency, 1, kMostBatch, "Other requests at a time beside those compared")
+            ->default_str(std::to_string(a.concurrency)));
+    of_servers.push_back(add_number(command, "--evict-tokens", a.evict_tokens, 1, 1'000'000'000'000,
+                                    "Tokens of other prompts that are to take the place of what is kept")
+                             ->default_str(fmt::format("{} prompts", kEvictPrompts)));
+    for (CLI::Option* option : of_servers) option->group("Server (with --url)")->needs(url);
+    add_model_options(command, a.model, false);
+    for (CLI::Option* option : command.get_options()) {
+      if (option->get_group() == "Model") option->excludes(url);
+    }
   }
 
   void add_perplexity() {
@@ -761,6 +817,7 @@ Exit codes as for run; 130 if it was told to end.)");
   InspectArguments inspect_;
   BenchArguments bench_;
   BenchServeArguments bench_serve_;
+  VerifyArguments verify_;
   PerplexityArguments perplexity_;
   TraceArguments trace_;
   MakeCheckpointArguments make_;

@@ -33,7 +33,7 @@ std::string_view name_of(FinishReason reason) {
   return "";
 }
 
-AnswerBuilder::AnswerBuilder(const Tokenizer& tokenizer, std::span<const std::int32_t> prompt, const GenerationOptions& options,
+AnswerBuilder::AnswerBuilder(const Tokenizer* tokenizer, std::span<const std::int32_t> prompt, const GenerationOptions& options,
                              std::int64_t context, std::uint32_t sample)
     : options_(options),
       num_prompt_(std::ssize(prompt)),

@@ -59,6 +59,10 @@ class AnswerBuilder {
   /// Of an answer to `prompt`, at most until prompt and answer have `context` tokens. `sample` counts answers to one prompt. Tokenizer and
   /// options, which check() has seen, must outlive this.
   AnswerBuilder(const Tokenizer& tokenizer, std::span<const std::int32_t> prompt, const GenerationOptions& options,
+                std::int64_t context, std::uint32_t sample = 0)
+      : AnswerBuilder(&tokenizer, prompt, options, context, sample) {}
+  /// Without a tokenizer the answer has tokens and no text.
+  AnswerBuilder(const Tokenizer* tokenizer, std::span<const std::int32_t> prompt, const GenerationOptions& options,
                 std::int64_t context, std::uint32_t sample = 0);
 
   /// The token after all that were pushed, and after `drafts` if a drafter asks: then as if these had been pushed too. Changes nothing.

@@ -103,7 +103,7 @@ class Engine::Runner : private Prefixes {
     request.priority = wanted.priority;
     request.client = wanted.client;
     request.weight = wanted.weight;
-    auto answer = std::make_unique<Answer>(model_.tokenizer(), std::move(wanted), context_, std::move(listener));
+    auto answer = std::make_unique<Answer>(model_.tokenizer_if_any(), std::move(wanted), context_, std::move(listener));
     request.arrival = answer->submitted;
     prefixes_.expect(answer->prefix, answer->tokens);
     if (answer->request.time_limit) request.deadline = request.arrival + *answer->request.time_limit;
@@ -169,7 +169,7 @@ class Engine::Runner : private Prefixes {
  private:
   /// One answer from its submission to its end. The lists of the runner own it; its parts belong to the engine's thread.
   struct Answer {
-    Answer(const Tokenizer& tokenizer, AnswerRequest wanted, std::int64_t context, std::shared_ptr<AnswerListener> heard_by)
+    Answer(const Tokenizer* tokenizer, AnswerRequest wanted, std::int64_t context, std::shared_ptr<AnswerListener> heard_by)
         : request(std::move(wanted)),
           listener(std::move(heard_by)),
           builder(tokenizer, request.prompt, request.options, context, request.sample),
@@ -606,6 +606,7 @@ class Engine::Runner : private Prefixes {
   void draw(Work& work) const {
     const std::span<const float> logits = logits_of(work.row);
     Answer& answer = *work.answer;
+    if (answer.request.logits) answer.request.logits->drawn_from(std::ssize(answer.tokens), logits);
     try {
       AnswerGuide* const guide = answer.request.guide.get();
       work.token = answer.builder.sample(logits, {}, guide != nullptr ? guide->allowed() : std::span<const std::uint64_t>());

@@ -37,11 +37,22 @@ class AnswerGuide {
   virtual void push(std::int32_t id) = 0;
 };
 
+/// Sees what the tokens of one answer are drawn from: for whoever compares answers more closely than by their tokens.
+class LogitListener {
+ public:
+  virtual ~LogitListener() = default;
+  /// `logits` of all tokens that can be sampled, after `position` tokens of prompt and answer. Once for each token of the answer, in their
+  /// order, before the listener is told of the token; a preemption repeats nothing. Valid during the call, which is made in any of the
+  /// model's threads and must not block or throw.
+  virtual void drawn_from(std::int64_t position, std::span<const float> logits) = 0;
+};
+
 struct AnswerRequest {
   std::vector<std::int32_t> prompt;
   GenerationOptions options;
   std::uint32_t sample = 0;  // counts answers to one prompt
   std::shared_ptr<AnswerGuide> guide;
+  std::shared_ptr<LogitListener> logits = {};
 
   /// Who shares prefixes with whom: what requests of one space have computed, those of another neither find nor can tell.
   std::string cache_space;

@@ -108,8 +108,10 @@ Generation generate(Model& model, Session& session, std::span<const std::int32_t
 std::vector<std::int32_t> stop_ids_of(const Model& model) {
   std::vector<std::int32_t> ids;
   for (const std::int64_t id : model.checkpoint().generation().eos_ids) ids.push_back(static_cast<std::int32_t>(id));
+  const Tokenizer* const tokenizer = model.tokenizer_if_any();
+  if (tokenizer == nullptr) return ids;
   for (const char* mark : {"<|role_end|>", "<|endoftext|>"}) {
-    const std::optional<std::int32_t> id = model.tokenizer().id_of(mark);
+    const std::optional<std::int32_t> id = tokenizer->id_of(mark);
     if (id && !contains(ids, *id)) ids.push_back(*id);
   }
   return ids;

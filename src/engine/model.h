@@ -46,6 +46,8 @@ class Model {
 
   /// Throws Error if the folder has no tokenizer.json; a model without one still computes on token ids.
   const Tokenizer& tokenizer() const;
+  /// The same; null in place of the error.
+  const Tokenizer* tokenizer_if_any() const { return tokenizer_ ? &*tokenizer_ : nullptr; }
   /// Throws Error if the folder has a template that cannot be used; completions do without.
   const ChatTemplate& chat_template() const;
 

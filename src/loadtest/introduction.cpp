@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "loadtest/reply_listener.h"
 #include "loadtest/stream_listener.h"
 
 #include <nlohmann/json.hpp>
@@ -23,39 +24,6 @@ constexpr std::uint64_t kTrial = 1000;  // what random numbers are for: unlike t
 /// Ctrl-C while the server was still being asked what it is.
 struct Interrupted {};
 
-/// A whole reply.
-struct Reply {
-  HttpEnd end = HttpEnd::Whole;
-  std::string why;
-  int status = 0;
-  std::string content_type;
-  std::string body;
-};
-
-class ReplyListener : public HttpListener {
- public:
-  explicit ReplyListener(std::function<void(Reply&)> then) : then_(std::move(then)) {}
-
-  void on_head(int status, std::string_view content_type) override {
-    reply_.status = status;
-    reply_.content_type = content_type;
-  }
-  void on_bytes(std::string_view bytes) override {
-    if (reply_.body.size() + bytes.size() > EventReader::kMostBytes)
-      fail("reply: found more than {} bytes", EventReader::kMostBytes);
-    reply_.body += bytes;
-  }
-  void on_end(HttpEnd end, std::string_view why) override {
-    reply_.end = end;
-    reply_.why = why;
-    then_(reply_);
-  }
-
- private:
-  Reply reply_;
-  std::function<void(Reply&)> then_;
-};
-
 class Introduction {
  public:
   Introduction(HttpClient& client, const LoadOptions& options, std::function<bool()> tick)
@@ -69,9 +37,9 @@ class Introduction {
   }
 
  private:
-  Reply fetch(const HttpCall& call) {
-    Reply reply;
-    client_.send(call, std::make_shared<ReplyListener>([&](Reply& got) { reply = std::move(got); }));
+  HttpReply fetch(const HttpCall& call) {
+    HttpReply reply;
+    client_.send(call, std::make_shared<ReplyListener>([&](HttpReply& got) { reply = std::move(got); }));
     if (!client_.run(tick_)) throw Interrupted();
     if (reply.end != HttpEnd::Whole) fail("{}: {}", call.target, reply.why);
     return reply;
@@ -79,7 +47,7 @@ class Introduction {
 
   std::string find_model() {
     const std::string target = target_.options.url.base + "/models";
-    const Reply reply = fetch({.method = "GET", .target = target, .body = {}});
+    const HttpReply reply = fetch({.method = "GET", .target = target, .body = {}});
     if (reply.status != 200)
       fail("{}: {}: {} (--model names one without asking)", target, reply.status, error_message(reply.body));
     const Json json = parse_json(reply.body, target);
@@ -119,7 +87,7 @@ class Introduction {
   void count_tokens() {
     const auto tokens_of = [&](std::int64_t words) {
       const std::string body = request_body(target_.options, target_.form, trial_of(words), 1, false);
-      const Reply reply = fetch({.target = target_of(target_.options), .body = body});
+      const HttpReply reply = fetch({.target = target_of(target_.options), .body = body});
       const auto usage = usage_of(reply.body);
       return usage ? usage->prompt_tokens : 0;
     };

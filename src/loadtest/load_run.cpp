@@ -33,12 +33,6 @@ LoadClock::time_point after(LoadClock::time_point start, double seconds) {
   return start + std::chrono::duration_cast<LoadClock::duration>(std::chrono::duration<double>(seconds));
 }
 
-HttpClient::Fields fields_of(const LoadOptions& options) {
-  HttpClient::Fields fields = {{"User-Agent", "calandra-bench"}, {"Accept", "application/json, text/event-stream"}};
-  if (!options.api_key.empty()) fields.emplace_back("Authorization", "Bearer " + options.api_key);
-  return fields;
-}
-
 /// A conversation: one request, or several of which each has all that was said before.
 struct Dialogue {
   explicit Dialogue(Draws the_draws) : draws(std::move(the_draws)) {}
@@ -236,10 +230,8 @@ LoadResult run_load(const LoadOptions& options, const std::function<bool(double 
   const auto go_on = [&](double done) { return !progress || progress(done); };
   const auto tick = [&] { return go_on(0); };
   LoadResult result;
-  const auto timeout =
-      std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::duration<double>(options.timeout_seconds));
   // Last, so that what is under way in it is dropped before what it tells.
-  HttpClient client(options.url, fields_of(options), timeout);
+  HttpClient client(options.url, request_fields(options, "calandra-bench"), request_timeout(options));
   const std::optional<LoadTarget> target = introduce(client, options, tick);
   result.is_interrupted = !target;
   if (!target) return result;

@@ -34,6 +34,16 @@ std::vector<RequestForm> forms_to_try(LoadApi api) {
   return forms;
 }
 
+HttpClient::Fields request_fields(const LoadOptions& options, const std::string& user_agent) {
+  HttpClient::Fields fields = {{"User-Agent", user_agent}, {"Accept", "application/json, text/event-stream"}};
+  if (!options.api_key.empty()) fields.emplace_back("Authorization", "Bearer " + options.api_key);
+  return fields;
+}
+
+std::chrono::milliseconds request_timeout(const LoadOptions& options) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::duration<double>(options.timeout_seconds));
+}
+
 std::string target_of(const LoadOptions& options) {
   return options.url.base + (options.api == LoadApi::Chat ? "/chat/completions" : "/completions");
 }

@@ -1,8 +1,10 @@
 #pragma once
 // Requests of OpenAI's APIs, and what of them a server takes.
 
+#include "loadtest/http_client.h"
 #include "loadtest/load_options.h"
 
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -22,6 +24,10 @@ struct RequestForm {
 
 /// Of all forms the one that says the most comes first.
 std::vector<RequestForm> forms_to_try(LoadApi api);
+
+/// What every header of such a request has.
+HttpClient::Fields request_fields(const LoadOptions& options, const std::string& user_agent);
+std::chrono::milliseconds request_timeout(const LoadOptions& options);
 
 /// "/v1/chat/completions"
 std::string target_of(const LoadOptions& options);

@@ -2,33 +2,12 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "loadtest/reply_json.h"
 
 #include <nlohmann/json.hpp>
 
 namespace calandra {
 namespace {
-
-constexpr double kMostCount = 1e9;  // of one answer
-
-const Json* member(const Json& json, std::string_view key) {
-  if (!json.is_object()) return nullptr;
-  const auto found = json.find(key);
-  return found == json.end() || found->is_null() ? nullptr : &*found;
-}
-
-/// Nothing where no count can be: figures are sums of these.
-std::optional<std::int64_t> count_in(const Json& json, std::string_view key) {
-  const Json* value = member(json, key);
-  if (value == nullptr || !value->is_number()) return std::nullopt;
-  const auto count = value->get<double>();
-  if (!(count >= 0 && count <= kMostCount)) return std::nullopt;
-  return static_cast<std::int64_t>(count);
-}
-
-std::string text_in(const Json& json, std::string_view key) {
-  const Json* value = member(json, key);
-  return value != nullptr && value->is_string() ? value->get<std::string>() : std::string();
-}
 
 std::optional<TokenUsage> usage_in(const Json& json) {
   const Json* usage = member(json, "usage");

@@ -8,6 +8,7 @@ namespace calandra {
 
 std::string Detokenizer::push(std::int32_t id) {
   std::string text;
+  if (tokenizer_ == nullptr) return text;
   if (special_tokens_ == SpecialTokens::Skip && tokenizer_->is_special(id)) return text;
   pending_ += tokenizer_->token_bytes(id);
   pending_.erase(0, append_lossy_utf8(pending_, text));

@@ -19,7 +19,10 @@ class Detokenizer {
  public:
   /// `tokenizer` must outlive this.
   explicit Detokenizer(const Tokenizer& tokenizer, SpecialTokens special_tokens = SpecialTokens::Keep)
-      : tokenizer_(&tokenizer), special_tokens_(special_tokens) {}
+      : Detokenizer(&tokenizer, special_tokens) {}
+  /// Null: no id has a token.
+  explicit Detokenizer(const Tokenizer* tokenizer, SpecialTokens special_tokens = SpecialTokens::Keep)
+      : tokenizer_(tokenizer), special_tokens_(special_tokens) {}
 
   /// The text that `id` completes; often empty. An id that no token has, and a special token to skip, adds nothing.
   std::string push(std::int32_t id);

@@ -1,9 +1,9 @@
 // Loads against a server that a script plays: what is sent and when, and what every way to answer is counted as.
 
 #include "loadtest/load_run.h"
-#include "loadtest/scripted_server.h"
 #include "support/golden.h"
 #include "support/json.h"
+#include "support/scripted_server.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-#include "loadtest/scripted_server.h"
+#include "support/scripted_server.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -1,0 +1,173 @@
+#include "base/error.h"
+#include "memory/sequence_memory.h"
+#include "verify/path.h"
+
+#include <algorithm>
+#include <array>
+
+namespace calandra {
+namespace {
+
+using Kind = VerifyCase::Kind;
+
+/// Sequences of the longest length that a roomy pool holds: enough for hits beside what runs.
+constexpr std::int64_t kRoom = 8;
+
+/// Prompt and answer as one text, in slices of random lengths, without an engine: also the rows that alone were decoded one by one
+/// are rows of a prompt here, wherever the cuts fall.
+void take_cuts(PathRun& run) {
+  constexpr std::int64_t kMostRows = 2048;  // of a slice
+  const MemoryLayout layout = run.model().layout();
+  const std::int64_t vocab = run.model().config().vocab;
+  for (const VerifyCase* one : run.cases()) {
+    std::vector<std::int32_t> tokens = one->prompt;
+    tokens.insert(tokens.end(), one->ids.begin(), one->ids.end() - 1);
+    MemoryPool pool(layout, layout.sequence_blocks(std::ssize(tokens)), FreedMemory::Poisoned);
+    const auto memory = SequenceMemory::create(pool);
+    if (!memory || !memory->reserve(std::ssize(tokens))) fail("memory pool: too small for {} tokens", tokens.size());
+    while (memory->position() < std::ssize(tokens)) {
+      const std::int64_t begin = memory->position(), left = std::ssize(tokens) - begin;
+      const std::int64_t count = std::min(left, run.draws().length({.least = 1, .most = kMostRows}));
+      const Slice slice{memory.get(),
+                        std::span(tokens).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(count))};
+      const ConstRows hidden = run.model().forward().run(std::span(&slice, 1));
+      const std::int64_t first = std::max(begin, one->num_prompt() - 1), rows = begin + count - first;
+      if (rows > 0) {
+        std::vector<float> values(static_cast<std::size_t>(rows * vocab));
+        run.model().forward().head(hidden.slice(first - begin, rows), {values.data(), rows, vocab, vocab});
+        for (std::int64_t i = 0; i < rows; ++i)
+          run.compare(*one, first + i + 1 - one->num_prompt(),
+                      std::span(values).subspan(static_cast<std::size_t>(i * vocab),
+                                                static_cast<std::size_t>(run.model().num_samplable())));
+      }
+      run.tick();
+    }
+    ++run.findings().requests;
+    run.findings().prompt_tokens += one->num_prompt();
+  }
+}
+
+void take_cold(PathRun& run) {
+  Engine engine(run.model(), run.engine_options(1, false));
+  for (const VerifyCase* one : run.cases()) run.ask(engine, *one);
+}
+
+void take_busy(PathRun& run) {
+  EngineOptions options = run.engine_options(kRoom, false);
+  options.limits = run.random_limits();
+  Engine engine(run.model(), options);
+  const auto cases = run.shuffled(run.cases());
+  run.ask_all(engine, cases, cases.size());
+}
+
+/// A pool in which the answers fit until they grow: then the youngest lose their memory.
+void take_preemptions(PathRun& run) {
+  constexpr int kMostTries = 10;  // on a busy machine an answer may have ended before the next is asked for
+  const auto cases = run.cases_of(Kind::Growing);
+  const std::int64_t border = run.script().block_border;
+  if (cases.empty()) run.findings().not_taken = "no prompt that the context holds fills a block of memory";
+  for (const bool cached : {false, true}) {
+    EngineOptions options =
+        run.engine_options_with_blocks(std::ssize(cases) * run.model().layout().sequence_blocks(border), cached);
+    options.limits.prefill_tokens = options.limits.prefill_tokens_beside_decodes = std::ssize(cases) * border + 1;
+    options.limits.reserved_new_tokens = 1;
+    std::int64_t preemptions = 0;
+    for (int i = 0; !cases.empty() && preemptions == 0 && i < kMostTries; ++i) {
+      Engine engine(run.model(), options);
+      run.ask_all(engine, cases);
+      preemptions = engine.statistics().schedule.preemptions;
+    }
+    if (!cases.empty() && preemptions == 0) run.findings().not_taken = "nothing was preempted";
+  }
+}
+
+/// The same files, opened again: half of the cases with one thread, or more where that was it, the others with one more than now.
+void take_threads(PathRun& run) {
+  const int now = run.model().compute().threads().num_threads();
+  const auto cases = run.cases();
+  for (std::size_t half = 0; half < 2; ++half) {
+    ModelOptions options = run.model().options();
+    options.threads = half == 0 ? (now == 1 ? 3 : 1) : now + 1;
+    Model again(run.model().name(), options);
+    Engine engine(again, run.engine_options(1, false));
+    for (std::size_t i = half; i < cases.size(); i += 2) run.ask(engine, *cases[i]);
+  }
+}
+
+void expect_hits(PathRun& run) {
+  if (run.findings().cached_tokens == 0) run.findings().not_taken = "nothing was found in the cache";
+}
+
+void take_samples(PathRun& run) {
+  Engine engine(run.model(), run.engine_options(kRoom, true));
+  const auto samples = run.cases_of(Kind::Sample);
+  run.ask_all(engine, samples);
+  run.ask_all(engine, samples);
+  expect_hits(run);
+}
+
+/// As clients would ask: each turn finds the one before, forks and edits find what they share.
+void take_conversations(PathRun& run) {
+  Engine engine(run.model(), run.engine_options(kRoom, true));
+  for (const VerifyCase* one : run.cases()) run.ask(engine, *one);
+  expect_hits(run);
+}
+
+void take_warm(PathRun& run) {
+  Engine engine(run.model(), run.engine_options(kRoom, true));
+  for (const VerifyCase* one : run.shuffled(run.cases())) {
+    run.ask(engine, *one);
+    run.ask(engine, *one);
+  }
+  expect_hits(run);
+}
+
+/// A pool that holds two: whatever is kept goes for others, and is computed again.
+void take_evictions(PathRun& run) {
+  Engine engine(run.model(), run.engine_options(2, true));
+  const auto cases = run.shuffled(run.cases());
+  for (const VerifyCase* one : cases) run.ask(engine, *one);
+  for (int i = 0; i < 3; ++i) run.ask_other(engine, run.script().longest - 1);
+  if (engine.statistics().cache.evicted == 0) run.findings().not_taken = "nothing was evicted";
+  for (const VerifyCase* one : cases) run.ask(engine, *one);
+}
+
+/// All of it at once: hits, evictions and preemptions between neighbours, in steps of random sizes.
+void take_everything(PathRun& run) {
+  const MemoryLayout layout = run.model().layout();
+  EngineOptions options =
+      run.engine_options_with_blocks(2 * layout.sequence_blocks(run.script().longest) + 2 * layout.sequence_blocks(1), true);
+  options.limits = run.random_limits();
+  options.limits.reserved_new_tokens = 1;
+  Engine engine(run.model(), options);
+  // In the order of the script, where neighbours have beginnings in common.
+  const auto cases = run.cases();
+  for (std::size_t next = 0; next < cases.size();) {
+    const std::size_t count = std::min(cases.size() - next, 1 + run.draws().below(5));
+    const auto first = cases.begin() + static_cast<std::ptrdiff_t>(next);
+    const PathRun::Cases together(first, first + static_cast<std::ptrdiff_t>(count));
+    for (int time = 0; time < 2; ++time) run.ask_all(engine, run.shuffled(together), run.draws().below(3));
+    next += count;
+  }
+  expect_hits(run);
+}
+
+}  // namespace
+
+const std::vector<VerifyPath>& verify_paths() {
+  static const std::vector<VerifyPath> paths = {
+      {"cut", "prompt and answer as one text, cut at random", take_cuts},
+      {"cold", "one after another, nothing cached", take_cold},
+      {"threads", "the same with other numbers of threads", take_threads},
+      {"busy", "all at once among as many others, in steps of random sizes", take_busy},
+      {"preempted", "answers that lose their memory in the middle", take_preemptions},
+      {"samples", "several answers to one prompt at once, twice", take_samples},
+      {"conversations", "turns, forks and edits that find what they share", take_conversations},
+      {"warm", "every prompt twice: the second time from the cache", take_warm},
+      {"evicted", "again, after others took the memory of what was cached", take_evictions},
+      {"everything", "hits, evictions and preemptions among others", take_everything},
+  };
+  return paths;
+}
+
+}  // namespace calandra
