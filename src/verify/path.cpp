@@ -122,7 +122,7 @@ EngineOptions PathRun::engine_options_with_blocks(std::int64_t blocks, bool pref
   options.context = script_.longest;
   options.pool_bytes = blocks * model_.layout().block_bytes;
   options.freed = FreedMemory::Poisoned;
-  options.prefix_cache = prefix_cache;
+  options.prefixes.keeps = prefix_cache;
   return options;
 }
 

@@ -1,9 +1,19 @@
 #include "base/error.h"
+#include "cache/file_store.h"
 #include "memory/sequence_memory.h"
 #include "verify/path.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <system_error>
 
 namespace calandra {
 namespace {
@@ -132,6 +142,64 @@ void take_evictions(PathRun& run) {
   for (const VerifyCase* one : cases) run.ask(engine, *one);
 }
 
+/// A folder that goes with it.
+class PassingFolder {
+ public:
+  PassingFolder() {
+    std::string name = (std::filesystem::temp_directory_path() / "calandra-verify-XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr) fail("{}: cannot be made: {}", name, std::strerror(errno));
+    path_ = name;
+  }
+  PassingFolder(const PassingFolder&) = delete;
+  PassingFolder& operator=(const PassingFolder&) = delete;
+  ~PassingFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+EngineOptions with_folder(EngineOptions options, const PassingFolder& folder) {
+  options.prefixes.objects = std::make_shared<FileStore>(folder.path());
+  options.prefixes.object_bytes = static_cast<std::int64_t>(std::filesystem::space(folder.path()).available) / 2;
+  return options;
+}
+
+void expect_read(PathRun& run, const Engine& engine) {
+  constexpr std::int64_t kShort = 66;  // less is not worth a file
+  const auto is_short = [](const VerifyCase* one) { return one->num_prompt() < kShort; };
+  if (std::ranges::all_of(run.cases(), is_short)) return;
+  if (engine.statistics().tier.read == 0) run.findings().not_taken = "nothing was read from the folder";
+}
+
+/// The same pool, but what goes is in a folder, and read back.
+void take_from_folder(PathRun& run) {
+  const PassingFolder folder;
+  Engine engine(run.model(), with_folder(run.engine_options(2, true), folder));
+  const auto cases = run.shuffled(run.cases());
+  for (int time = 0; time < 2; ++time) {
+    for (const VerifyCase* one : cases) run.ask(engine, *one);
+    run.ask_other(engine, run.script().longest - 1);
+  }
+  expect_read(run, engine);
+}
+
+/// An engine goes on from what another one, which is no more, has written.
+void take_restarts(PathRun& run) {
+  const PassingFolder folder;
+  const auto options = [&] { return with_folder(run.engine_options(kRoom, true), folder); };
+  {
+    Engine first(run.model(), options());
+    for (const VerifyCase* one : run.cases()) run.ask(first, *one);
+  }
+  Engine second(run.model(), options());
+  run.ask_all(second, run.shuffled(run.cases()));
+  expect_read(run, second);
+}
+
 /// All of it at once: hits, evictions and preemptions between neighbours, in steps of random sizes.
 void take_everything(PathRun& run) {
   const MemoryLayout layout = run.model().layout();
@@ -165,6 +233,8 @@ const std::vector<VerifyPath>& verify_paths() {
       {"conversations", "turns, forks and edits that find what they share", take_conversations},
       {"warm", "every prompt twice: the second time from the cache", take_warm},
       {"evicted", "again, after others took the memory of what was cached", take_evictions},
+      {"folder", "again, after what was cached went to a folder", take_from_folder},
+      {"restarted", "by an engine that goes on from what another has left there", take_restarts},
       {"everything", "hits, evictions and preemptions among others", take_everything},
   };
   return paths;
