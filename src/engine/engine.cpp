@@ -277,7 +277,7 @@ class Engine::Runner : private Prefixes {
     request.prompt_tokens = std::ssize(wanted.prompt);
     request.max_new_tokens = 1;
     request.priority = Priority::Low;
-    auto answer = std::make_unique<Answer>(model_.tokenizer(), std::move(wanted), context_, std::make_shared<Nobody>());
+    auto answer = std::make_unique<Answer>(model_.tokenizer_if_any(), std::move(wanted), context_, std::make_shared<Nobody>());
     answer->prefix.computes_all = true;
     answer->prefix.verifies = answer->summary.prompt_tokens;
     request.arrival = answer->submitted;
