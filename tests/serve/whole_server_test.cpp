@@ -96,9 +96,6 @@ TEST(WholeServer, EveryMetricIsFilledByWhatAServerDoes) {
     EXPECT_EQ(whole.post(kText, {{"prompt", "x"}, {"grammar", "root ::= \"a\""}}).status, 200);
     EXPECT_EQ(whole.post(kText, body_for(kText, 1, false, "It is a lie")).status, 200)
         << "begins like one before, and parts in the middle";
-    std::string two_steps;  // of the first answer, for which the second waits
-    for (int i = 0; i < 600; ++i) two_steps += "b ";
-    EXPECT_EQ(whole.post(kText, {{"prompt", two_steps}, {"n", 2}, {"max_tokens", 1}}).status, 200);
     Client sends = whole.connect();
     const std::string request = WholeServer::request(kText, body_for(kText, 1, false));
     ASSERT_TRUE(sends.send(request.substr(0, request.size() - 1)));
