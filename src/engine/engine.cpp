@@ -105,7 +105,7 @@ class Engine::Runner : private Prefixes {
     request.weight = wanted.weight;
     auto answer = std::make_unique<Answer>(model_.tokenizer_if_any(), std::move(wanted), context_, std::move(listener));
     request.arrival = answer->submitted;
-    prefixes_.expect(answer->prefix, answer->tokens);
+    prefixes_.name(answer->prefix, answer->tokens);
     if (answer->request.time_limit) request.deadline = request.arrival + *answer->request.time_limit;
     {
       const std::lock_guard lock(mutex_);
@@ -116,6 +116,7 @@ class Engine::Runner : private Prefixes {
       if (const auto* larger = std::get_if<LargerThanPool>(&submission)) return *larger;
       const RequestId id = std::get<RequestId>(submission);
       answers_.emplace(id, std::move(answer));
+      submitted_.push_back(id);
       wake_.notify_one();
       return id;
     }
@@ -329,6 +330,7 @@ class Engine::Runner : private Prefixes {
     admitted_.clear();
     for (;;) {
       receive();
+      expect();
       if (!stopping_) step_ = scheduler_.next_step(now());
       for (const RequestId id : step_.expired) end(id, AnswerOutcome::TimedOut);
       // Their memory goes first of all: the scheduler may have given it to others.
@@ -358,6 +360,14 @@ class Engine::Runner : private Prefixes {
   void note_arrival() {
     const std::lock_guard lock(mutex_);  // not between a look and a wait
     wake_.notify_one();
+  }
+
+  /// What requests that are new will want from the tier is made ready while they wait.
+  void expect() {
+    for (const RequestId id : submitted_) {
+      if (const Answer* const answer = find(id)) prefixes_.expect(answer->prefix, answer->tokens);
+    }
+    submitted_.clear();
   }
 
   /// What sequences resume from and has come.
@@ -633,6 +643,7 @@ class Engine::Runner : private Prefixes {
   Scheduler scheduler_;
   std::unordered_map<RequestId, std::unique_ptr<Answer>> answers_;  // that the scheduler knows
   std::vector<std::unique_ptr<Answer>> ended_;                      // to be told so
+  std::vector<RequestId> submitted_;                                // since the last step was decided
   std::vector<std::function<void(PrefixStore&)>> errands_;
   EngineStatistics statistics_;
   bool draining_ = false;

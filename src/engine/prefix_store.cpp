@@ -49,12 +49,32 @@ PrefixStore::PrefixStore(MemoryPool& pool, const Model& model, const PrefixStore
   tier_ = std::make_unique<BoundaryTier>(options.objects, tier);
 }
 
-void PrefixStore::expect(PrefixUser& user, std::span<const std::int32_t> tokens) {
-  if (!tier_ || user.computes_all || is_out(user)) return;
+bool PrefixStore::uses_tier(const PrefixUser& user) const { return tier_ && !user.computes_all && !is_out(user); }
+
+void PrefixStore::name(PrefixUser& user, std::span<const std::int32_t> tokens) const {
+  if (!uses_tier(user)) return;
   user.chain = tier_->chain(user.space);
   user.chain.extend(tokens);
+}
+
+void PrefixStore::expect(const PrefixUser& user, std::span<const std::int32_t> tokens) {
+  if (!uses_tier(user)) return;
   const std::int64_t position = tier_->find(user.chain, tokens, std::ssize(tokens) - 1);
-  if (position > 0) tier_->expect(user.chain, tokens, position);
+  if (position >= kLeastFromTier && position >= deepest_in_memory(user, tokens) + kLeastFromTier)
+    tier_->expect(user.chain, tokens, position);
+}
+
+/// Where a request of these tokens could go on without the tier.
+std::int64_t PrefixStore::deepest_in_memory(const PrefixUser& user, std::span<const std::int32_t> tokens) const {
+  const Boundary* const kept = cache_.deepest(user.space, TokenKey(tokens), std::ssize(tokens) - 1);
+  return kept == nullptr ? 0 : kept->position();
+}
+
+PrefixCacheStatistics PrefixStore::statistics() const {
+  PrefixCacheStatistics now = cache_.statistics();
+  now.hits += decided_.hits - sent_to_tier_.hits;
+  now.misses += decided_.misses - sent_to_tier_.misses;
+  return now;
 }
 
 std::int64_t PrefixStore::coming(const PrefixUser& user, std::span<const std::int32_t> tokens, const PrefixUser& other,
@@ -67,12 +87,10 @@ std::int64_t PrefixStore::coming(const PrefixUser& user, std::span<const std::in
 }
 
 bool PrefixStore::is_worth_waiting(PrefixUser& user, std::span<const std::int32_t> tokens, std::int64_t position) const {
-  const std::int64_t limit = std::ssize(tokens) - 1;
-  const Boundary* const kept = cache_.deepest(user.space, TokenKey(tokens), limit);
-  std::int64_t there = kept == nullptr ? 0 : kept->position();
+  std::int64_t there = deepest_in_memory(user, tokens);
   if (tier_) {
     user.chain.extend(tokens);
-    there = std::max(there, tier_->find(user.chain, tokens, limit));
+    there = std::max(there, tier_->find(user.chain, tokens, std::ssize(tokens) - 1));
   }
   return position >= there + kLeastToWaitFor;
 }
@@ -98,7 +116,10 @@ Resumption PrefixStore::resume(PrefixUser& user, std::span<const std::int32_t> t
 
 std::unique_ptr<SequenceMemory> PrefixStore::make(PrefixUser& user, std::span<const std::int32_t> tokens, std::int64_t room) {
   std::unique_ptr<SequenceMemory> memory = with_room(user.claim.make(pool_), room);
-  if (user.tier_position > 0) user.reading = tier_->read(user.chain, tokens, user.tier_position, *memory, arrival_);
+  if (user.tier_position > 0) {
+    sent_to_tier_.count(user.claim.position() > 0);
+    user.reading = tier_->read(user.chain, tokens, user.tier_position, *memory, arrival_);
+  }
   return memory;
 }
 
@@ -107,6 +128,7 @@ bool PrefixStore::arrived(PrefixUser& user, std::span<const std::int32_t> tokens
   const BoundaryReading::State state = user.reading->state();
   if (state == BoundaryReading::State::Reading) return false;
   user.reading.reset();
+  decided_.count(state == BoundaryReading::State::Done);
   if (state == BoundaryReading::State::Failed) {
     memory.reset();
     memory = with_room(SequenceMemory::create(pool_), room);
@@ -177,7 +199,10 @@ void PrefixStore::leave(PrefixUser& user, std::span<const std::int32_t> tokens, 
   if (!memory) user.claim = {};
   user.plan.clear();
   const bool arriving = user.reading != nullptr;
-  if (arriving) user.reading->cancel();
+  if (arriving) {
+    user.reading->cancel();
+    decided_.count(false);
+  }
   user.reading.reset();
   if (!memory) return;
   whole = whole && keeps_ && !arriving && !user.only_marks && memory->position() > 0;

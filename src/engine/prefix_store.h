@@ -72,8 +72,10 @@ class PrefixStore {
   /// `arrival` is called from another thread when something that was being read has come, or will not.
   PrefixStore(MemoryPool& pool, const Model& model, const PrefixStoreOptions& options, std::function<void()> arrival);
 
-  /// A request of these tokens is coming: what it will want from the tier is made ready.
-  void expect(PrefixUser& user, std::span<const std::int32_t> tokens);
+  /// Names the beginnings of a request of these tokens. From any thread.
+  void name(PrefixUser& user, std::span<const std::int32_t> tokens) const;
+  /// That request is coming: what it will want from the tier is made ready.
+  void expect(const PrefixUser& user, std::span<const std::int32_t> tokens);
 
   /// Where a request of these tokens could go on once the other, of which these are known, has passed by; 0 if nowhere.
   std::int64_t coming(const PrefixUser& user, std::span<const std::int32_t> tokens, const PrefixUser& other,
@@ -109,12 +111,20 @@ class PrefixStore {
   PrefixSurvey survey(const SpaceFilter& shows, std::int64_t most) const;
   PrefixFlush flush(const SpaceFilter& meant);
 
-  PrefixCacheStatistics statistics() const { return cache_.statistics(); }
+  /// An admission that goes on from the tier is a hit, too, once what it waits for has come.
+  PrefixCacheStatistics statistics() const;
   PrefixVerifications verifications() const { return verifications_; }
   /// Zeros without a tier.
   TierStatistics tier_statistics() const { return tier_ ? tier_->statistics() : TierStatistics{}; }
 
  private:
+  struct Lookups {
+    std::int64_t hits = 0, misses = 0;
+    void count(bool is_hit) { ++(is_hit ? hits : misses); }
+  };
+
+  bool uses_tier(const PrefixUser& user) const;
+  std::int64_t deepest_in_memory(const PrefixUser& user, std::span<const std::int32_t> tokens) const;
   void verify(const PrefixUser& user, std::span<const std::int32_t> tokens, const Boundary& computed);
   void keep(const PrefixUser& user, std::span<const std::int32_t> tokens, std::unique_ptr<Boundary> boundary, BoundaryKind kind);
 
@@ -124,6 +134,8 @@ class PrefixStore {
   const std::function<void()> arrival_;
   const std::function<void(std::string_view)> note_;
   PrefixVerifications verifications_;
+  // Sequences that the tier was to bring to a position: as the cache has counted them, and what came of those that are decided.
+  Lookups sent_to_tier_, decided_;
   PrefixCache<TokenKey> cache_;
   std::unique_ptr<BoundaryTier> tier_;  // after the cache: it reads boundaries until it is gone
 };

@@ -5,6 +5,7 @@
 #include "cache/object_store.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -53,7 +54,9 @@ class MemoryStore : public ObjectStore {
     const std::lock_guard lock(mutex_);
     if (const auto found = objects_.find({name.kind, name.digest}); found != objects_.end()) found->second.used = ++clock_;
   }
-  void expect(const ObjectName&) override {}
+  void expect(const ObjectName&) override { ++num_expected_; }
+
+  std::int64_t num_expected() const { return num_expected_; }
 
   /// Changes the objects as whoever has the disk could; nobody else may be at it.
   std::map<Key, Object>& objects() { return objects_; }
@@ -102,6 +105,7 @@ class MemoryStore : public ObjectStore {
   std::mutex mutex_, fails_mutex_;
   std::map<Key, Object> objects_;
   std::int64_t clock_ = 0;
+  std::atomic<std::int64_t> num_expected_ = 0;
 };
 
 }  // namespace calandra
