@@ -14,8 +14,11 @@
 #include <filesystem>
 #include <fstream>
 #include <future>
+#include <map>
 #include <numeric>
 #include <random>
+#include <set>
+#include <thread>
 
 namespace calandra {
 namespace {
@@ -262,6 +265,79 @@ TEST_P(BoundaryTierTest, WhatIsBeingWrittenWhileItsSpaceIsThrownAwayIsNotThere) 
   EXPECT_TRUE(store->objects().empty());
 }
 
+/// Rows end where runs do, states where boundaries were taken: neither may be used without the other.
+TEST_P(BoundaryTierTest, WhateverObjectsAreMissingTheDeepestWholeBoundaryIsFoundAndRight) {
+  const auto store = std::make_shared<MemoryStore>();
+  const Tokens tokens = random_tokens(3000, 1);
+  const std::vector<std::int64_t> positions = {500, 1500, 2500};
+  {
+    BoundaryTier tier(store, options());
+    for (const std::int64_t position : positions) write_and_finish(tier, tokens, position);
+  }
+  const auto whole = store->objects();
+  ASSERT_EQ(whole.size(), 5u);
+  std::vector<MemoryStore::Key> keys;
+  std::map<MemoryStore::Key, std::int64_t> number;  // of a run, or position of a boundary
+  {
+    BoundaryTier tier(store, options());
+    const TokenChain chain = chain_of(tier, tokens);
+    for (const std::int64_t run : {0, 1}) number[{ObjectKind::Run, chain.run(run + 1)}] = run;
+    for (const std::int64_t position : positions) {
+      const std::int64_t begin = position / kRunTokens * kRunTokens, length = position - begin;
+      const auto names = names_of_ends(chain.run(begin / kRunTokens), std::span(tokens).subspan(static_cast<std::size_t>(begin)),
+                                       std::span(&length, 1));
+      number[{ObjectKind::End, names.front()}] = position;
+    }
+    for (const auto& [key, value] : number) keys.push_back(key);
+  }
+  for (unsigned missing = 0; missing < 1u << keys.size(); ++missing) {
+    store->objects() = whole;
+    std::set<std::int64_t> runs, ends;
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      if ((missing >> i & 1) != 0) {
+        store->objects().erase(keys[i]);
+      } else {
+        (keys[i].first == ObjectKind::Run ? runs : ends).insert(number.at(keys[i]));
+      }
+    }
+    BoundaryTier tier(store, options());
+    for (const std::int64_t limit : {3000, 2499, 1499}) {
+      std::int64_t expected = 0;
+      for (const std::int64_t end : ends) {
+        bool has_rows = end <= limit;
+        for (std::int64_t run = 0; run < end / kRunTokens; ++run) has_rows = has_rows && runs.contains(run);
+        if (has_rows) expected = end;
+      }
+      ASSERT_EQ(tier.find(chain_of(tier, tokens), tokens, limit), expected) << missing << " up to " << limit;
+      if (expected == 0) continue;
+      std::unique_ptr<SequenceMemory> memory;
+      ASSERT_EQ(read(tier, tokens, expected, memory), State::Done) << missing;
+      expect_right(*memory, tokens);
+    }
+    EXPECT_EQ(tier.statistics().refused, 0);
+  }
+}
+
+TEST_P(BoundaryTierTest, RunsThatMemoryHasAreNotRead) {
+  const auto store = std::make_shared<MemoryStore>();
+  BoundaryTier tier(store, options());
+  const Tokens tokens = random_tokens(4000, 1);
+  write_and_finish(tier, tokens, 4000);
+  std::atomic<int> opened = 0;
+  store->fails = [&](const char* what) {
+    opened += std::string_view(what) == "open" ? 1 : 0;
+    return false;
+  };
+  // Three runs and the end; whoever stands in a run needs what is left of it.
+  for (const auto& [from, expected] : {std::pair(0, 4), {1023, 4}, {1024, 3}, {2100, 2}, {3072, 1}, {3999, 1}}) {
+    opened = 0;
+    std::unique_ptr<SequenceMemory> memory;
+    ASSERT_EQ(read(tier, tokens, 4000, memory, from), State::Done);
+    expect_right(*memory, tokens);
+    EXPECT_EQ(opened, expected) << from;
+  }
+}
+
 TEST_P(BoundaryTierTest, NumbersOfAnotherModelAreNotFoundAndGoWhenTheyAreTheOldest) {
   const auto store = std::make_shared<MemoryStore>();
   const Tokens tokens = random_tokens(2000, 1);
@@ -499,6 +575,28 @@ TEST_F(FileStoreTest, KeepsObjectsWholeOrNotAtAll) {
   store.remove(name("a"));
   EXPECT_TRUE(store.list().empty());
   EXPECT_THAT(error_of([&] { store.open(name("a")); }), testing::HasSubstr("No such file"));
+}
+
+TEST_F(FileStoreTest, ManyWritersAtOnceOverwriteNothing) {
+  FileStore store(path());
+  const auto text = [](int writer, int i) { return fmt::format("of writer {}, number {}", writer, i); };
+  std::vector<std::thread> writers;
+  for (int writer = 0; writer < 8; ++writer) {
+    writers.emplace_back([&, writer] {
+      for (int i = 0; i < 20; ++i) put(store, name(text(writer, i)), text(writer, i));
+    });
+  }
+  for (std::thread& writer : writers) writer.join();
+  EXPECT_EQ(store.list().size(), 8u * 20);
+  for (int writer = 0; writer < 8; ++writer) {
+    for (int i = 0; i < 20; ++i) {
+      const std::string expected = text(writer, i);
+      const auto reader = store.open(name(expected));
+      std::string found(static_cast<std::size_t>(reader->size()), ' ');
+      reader->read(std::as_writable_bytes(std::span(found)));
+      EXPECT_EQ(found, expected);
+    }
+  }
 }
 
 TEST_F(FileStoreTest, IsItsOwnersAlone) {

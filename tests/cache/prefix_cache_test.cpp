@@ -126,6 +126,26 @@ TEST(PrefixCache, WhatIsAskedForOutlivesWhatIsNot) {
   EXPECT_FALSE(cache.match("", wanted, 100).boundary);
 }
 
+TEST(PrefixCache, WhatLiesBehindOneThatIsGoneIsFoundAllTheSame) {
+  MemoryPool pool(small_layout(true), 200);
+  Cache cache(pool);
+  const auto tokens = counting(900);
+  // The one that all others have in common spares least.
+  cache.store("", TokenKey(tokens), boundary_at(pool, 70), BoundaryKind::Spaced);
+  auto other = tokens;
+  other[600] = -1;
+  for (const auto& path : {tokens, other}) cache.store("", TokenKey(path), boundary_at(pool, 800), BoundaryKind::End);
+  cache.reclaim(pool.blocks().num_free() + 1);
+  ASSERT_EQ(cache.statistics().evicted, 1);
+  const auto found = [&](std::span<const std::int32_t> key) {
+    const auto match = cache.match("", TokenKey(key), std::ssize(key));
+    return match.boundary ? match.boundary->position() : 0;
+  };
+  EXPECT_EQ(found(std::span(tokens).first(100)), 0);
+  EXPECT_EQ(found(tokens), 800);
+  EXPECT_EQ(found(other), 800);
+}
+
 TEST(PrefixCache, ABoundaryOfLittleWorthPushesNothingOut) {
   const MemoryLayout layout = small_layout(false);
   MemoryPool pool(layout, 2 * layout.sequence_blocks(1000));

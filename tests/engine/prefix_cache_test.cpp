@@ -1,7 +1,6 @@
 // What the cache did must not be seen in any answer, only in the tokens that are computed.
 
-#include "engine/engine_harness.h"
-#include "support/memory_store.h"
+#include "engine/prefix_harness.h"
 
 #include <gtest/gtest.h>
 
@@ -13,20 +12,8 @@
 namespace calandra {
 namespace {
 
-class EnginePrefixCache : public EngineTest {
+class EnginePrefixCache : public PrefixEngineTest {
  protected:
-  static Tokens random_tokens(std::size_t count, unsigned seed) {
-    std::mt19937 random(seed);
-    Tokens tokens(count);
-    for (auto& token : tokens) token = static_cast<std::int32_t>(random() % 2000);
-    return tokens;
-  }
-  static Tokens joined(Tokens first, const Tokens& second) {
-    first.insert(first.end(), second.begin(), second.end());
-    return first;
-  }
-  static Tokens first_of(const Tokens& tokens, std::int64_t count) { return {tokens.begin(), tokens.begin() + count}; }
-
   struct Told {
     Tokens ids;
     std::int64_t computed = 0;  // of the prompt
@@ -36,22 +23,10 @@ class EnginePrefixCache : public EngineTest {
     AnswerRequest wanted;
     wanted.prompt = prompt;
     wanted.options.max_tokens = made;
-    const auto heard = std::make_shared<Heard>();
-    submit(engine, wanted, heard);
-    heard->wait();
+    const auto heard = hear(engine, wanted);
     return {heard->ids, heard->summary.prompt_tokens - heard->summary.cached_tokens};
   }
-  /// The same with objects that outlive it.
-  EngineOptions with_tier(EngineOptions options) const {
-    options.prefixes.objects = store_;
-    options.prefixes.object_bytes = std::int64_t{1} << 30;
-    return options;
-  }
-  const std::shared_ptr<MemoryStore> store_ = std::make_shared<MemoryStore>();
-
-  static EngineOptions roomy() {
-    return {.limits = {}, .context = 4096, .pool_bytes = 100 * blocks(4096) * model().layout().block_bytes};
-  }
+  static EngineOptions roomy() { return room_for(model(), 100, 4096); }
 };
 
 TEST_F(EnginePrefixCache, ComputesWhatIsNewAndOneToken) {
@@ -89,6 +64,7 @@ TEST_F(EnginePrefixCache, APrefixOfManyConversationsIsComputedOnce) {
 }
 
 TEST_F(EnginePrefixCache, ThoseThatComeTogetherComputeWhatTheyShareOnce) {
+  std::int64_t set_aside = 0;
   for (const std::int64_t budget : {300, 512, 4096}) {
     EngineOptions options = roomy();
     options.limits.prefill_tokens = options.limits.prefill_tokens_beside_decodes = budget;
@@ -110,9 +86,10 @@ TEST_F(EnginePrefixCache, ThoseThatComeTogetherComputeWhatTheyShareOnce) {
       computed += heard[i]->summary.prompt_tokens - heard[i]->summary.cached_tokens;
     }
     EXPECT_EQ(computed, 2000 + 10 * 20) << "budget " << budget;
-    EXPECT_GT(engine.statistics().schedule.set_aside, 0);
+    set_aside += engine.statistics().schedule.set_aside;
     expect_all_back(engine);
   }
+  EXPECT_GT(set_aside, 0) << "where a step is a whole prompt, the first may be done before the others are there";
 }
 
 TEST_F(EnginePrefixCache, SpacesAndPromptsToBeScoredFindNothing) {
@@ -120,12 +97,7 @@ TEST_F(EnginePrefixCache, SpacesAndPromptsToBeScoredFindNothing) {
   AnswerRequest wanted;
   wanted.prompt = random_tokens(100, 1);
   wanted.options.max_tokens = 2;
-  const auto cached = [&](const AnswerRequest& request) {
-    const auto heard = std::make_shared<Heard>();
-    submit(engine, request, heard);
-    heard->wait();
-    return heard->summary.cached_tokens;
-  };
+  const auto cached = [&](const AnswerRequest& request) { return hear(engine, request)->summary.cached_tokens; };
   EXPECT_EQ(cached(wanted), 0);
   EXPECT_EQ(cached(wanted), 99);
   AnswerRequest scored = wanted;
@@ -196,17 +168,6 @@ TEST_F(EnginePrefixCache, WhoIsCancelledWhileItIsReadLeavesNothing) {
   EXPECT_EQ(heard->summary.outcome, AnswerOutcome::Cancelled);
   expect_all_back(engine);
   EXPECT_EQ(ask(engine, prompt).ids, first.ids);
-}
-
-/// Waits until the engine has compared so many.
-PrefixVerifications verified(const Engine& engine, std::int64_t count) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
-  PrefixVerifications now;
-  do {
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    now = engine.statistics().verifications;
-  } while (now.same + now.different + now.gone < count && std::chrono::steady_clock::now() < deadline);
-  return now;
 }
 
 TEST_F(EnginePrefixCache, WhatIsFoundIsComputedOnceMoreWhenNobodyIsThere) {

@@ -45,6 +45,28 @@ std::vector<RequestId> admitted(const Runner& runner) {
   return ids;
 }
 
+/// States and rows share one pool: neither kind of request can find its own part full while the other's is empty.
+TEST(Scheduler, ManyShortRequestsBesideALongOneFillThePoolAndAllSlots) {
+  ScheduleLimits limits;
+  limits.max_running = 9;
+  limits.prefill_tokens = limits.prefill_tokens_beside_decodes = 100'000;
+  for (const std::int64_t length : {200, 5000}) {
+    Runner runner(small_layout(true), blocks(length + 10) + 8 * blocks(20), limits);
+    const RequestId long_one = runner.take(request_of(length, 10));
+    std::vector<RequestId> short_ones;
+    for (std::uint64_t i = 0; i < 16; ++i) short_ones.push_back(runner.take(request_of(10, 10, 1 + i)));
+    runner.step({});
+    const ScheduleStatistics now = runner.scheduler().statistics();
+    EXPECT_EQ(now.running, 9) << length;
+    EXPECT_EQ(now.blocks_used, now.blocks_total) << length;
+    EXPECT_EQ(slices(runner).size(), 9u) << "nobody waits for rows";
+    runner.run_dry();
+    EXPECT_EQ(runner.complaint(), "");
+    EXPECT_EQ(runner.life(long_one).preemptions, 0);
+    for (const RequestId id : short_ones) EXPECT_EQ(runner.life(id).fate, Runner::Fate::Finished);
+  }
+}
+
 TEST(Scheduler, APromptIsCutToTheBudgetAndThenDecoded) {
   ScheduleLimits limits;
   limits.prefill_tokens = 100;
