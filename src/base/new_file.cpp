@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <system_error>
@@ -35,10 +36,13 @@ void sync_folder(const std::filesystem::path& folder) {
   if (!synced) fail("{}: cannot sync: {}", folder.string(), std::strerror(error));
 }
 
+// Two threads that write the same file have one each.
+std::atomic<std::uint64_t> num_partials = 0;
+
 }  // namespace
 
 NewFile::NewFile(const std::filesystem::path& path, Access access)
-    : path_(path), place_(place_of(path)), partial_(place_.string() + fmt::format(".{}.partial", ::getpid())) {
+    : path_(path), place_(place_of(path)), partial_(place_.string() + fmt::format(".{}.{}.partial", ::getpid(), ++num_partials)) {
   fd_ = ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, static_cast<mode_t>(access));
   if (fd_ < 0) fail("{}: cannot create: {}", path_.string(), std::strerror(errno));
   struct stat old {};  // what it replaces may have been closed to others

@@ -583,11 +583,15 @@ TEST_F(FileStoreTest, ManyWritersAtOnceOverwriteNothing) {
   std::vector<std::thread> writers;
   for (int writer = 0; writer < 8; ++writer) {
     writers.emplace_back([&, writer] {
-      for (int i = 0; i < 20; ++i) put(store, name(text(writer, i)), text(writer, i));
+      for (int i = 0; i < 20; ++i) {
+        put(store, name(text(writer, i)), text(writer, i));
+        put(store, name("of all"), "of all");
+      }
     });
   }
   for (std::thread& writer : writers) writer.join();
-  EXPECT_EQ(store.list().size(), 8u * 20);
+  EXPECT_EQ(store.list().size(), 8u * 20 + 1);
+  EXPECT_EQ(store.open(name("of all"))->size(), 6);
   for (int writer = 0; writer < 8; ++writer) {
     for (int i = 0; i < 20; ++i) {
       const std::string expected = text(writer, i);

@@ -224,7 +224,6 @@ TEST(PrefixCache, ASurveyIsBoundedAndLeavesOffWhatIsWorthLeast) {
 
 TEST(PrefixCache, AFlushDropsWhatIsMeantAndNotPinned) {
   SmallTree tree;
-  std::int64_t bytes = 0;
   {
     const auto pin = tree.cache.match("one", TokenKey(counting(250)), 250);
     const std::int64_t before = tree.used();
