@@ -470,6 +470,7 @@ TEST_P(BoundaryTierTest, NothingWrongComesOutOfAStoreThatFails) {
           break;
         case 4: {
           const Tokens prompt(path.begin(), path.begin() + position);
+          if (random() % 2 == 0) tier->finish();
           const std::int64_t found = find(*tier, prompt);
           if (found == 0) break;
           std::unique_ptr<SequenceMemory> memory;
@@ -499,7 +500,7 @@ TEST_P(BoundaryTierTest, NothingWrongComesOutOfAStoreThatFails) {
     EXPECT_EQ(bytes, now.bytes) << "in the store and in the index";
     EXPECT_EQ(std::ssize(store->objects()), now.objects);
   }
-  EXPECT_GT(done, rounds);
+  EXPECT_GT(done, 0);
   EXPECT_GT(failed, 0);
 }
 
