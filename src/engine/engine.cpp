@@ -74,7 +74,6 @@ class Engine::Runner : private Prefixes {
     statistics_.context = context_;
     statistics_.block_bytes = model.layout().block_bytes;
     statistics_.pool = pool_.use();
-    statistics_.tier = prefixes_.tier_statistics();
     thread_ = std::thread([this] { run(); });
   }
 
@@ -164,6 +163,7 @@ class Engine::Runner : private Prefixes {
     const std::lock_guard lock(mutex_);
     EngineStatistics all = statistics_;
     all.schedule = scheduler_.statistics();
+    all.tier = prefixes_.tier_statistics();  // of now: what is written goes on when no step is
     return all;
   }
 
@@ -267,7 +267,7 @@ class Engine::Runner : private Prefixes {
 
   /// Nobody is there: something that was gone on from is computed once more. False if there is nothing to do.
   bool begin_verification() {
-    if (!answers_.empty() || to_verify_.empty()) return false;
+    if (draining_ || !answers_.empty() || to_verify_.empty()) return false;
     auto [space, tokens] = std::move(to_verify_.front());
     to_verify_.pop_front();
     AnswerRequest wanted;
@@ -346,7 +346,8 @@ class Engine::Runner : private Prefixes {
         work_.back().answer = find(slice.id);
         work_.back().slice = slice;
       }
-      if (telling_ || !work_.empty() || !admitted_.empty() || !running_errands_.empty()) return true;
+      // Who was only preempted is done with, too: its memory may be another's, and it may end while this waits.
+      if (telling_ || !work_.empty() || !preempted_.empty() || !admitted_.empty() || !running_errands_.empty()) return true;
       if (begin_verification()) continue;
       if (const auto deadline = scheduler_.next_deadline()) {
         wake_.wait_until(lock, Clock::time_point(std::chrono::duration_cast<Clock::duration>(*deadline)));
@@ -444,7 +445,6 @@ class Engine::Runner : private Prefixes {
       telling_ = false;
       statistics_.pool = pool_.use();
       statistics_.cache = prefixes_.statistics();
-      statistics_.tier = prefixes_.tier_statistics();
       statistics_.verifications = prefixes_.verifications();
       for (const auto& [answer, admission] : admitted_) {
         if (answer->prefix.reading) {

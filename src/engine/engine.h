@@ -112,7 +112,7 @@ struct EngineOptions {
 /// Half of the memory that is available beside the weights, at least one sequence of the whole context, at most `max_running` of them.
 std::int64_t default_pool_bytes(const Model& model, const EngineOptions& options);
 
-/// Of the scheduler, and of the last step.
+/// Of the scheduler and the tier, and of the last step.
 struct EngineStatistics {
   ScheduleStatistics schedule;
   std::int64_t context = 0;

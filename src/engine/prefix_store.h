@@ -1,6 +1,6 @@
 #pragma once
 // Where the sequences of an engine begin, and what stays of them: the cache in the pool, and a tier behind it if there is one. Of the
-// engine's thread.
+// engine's thread but for expect() and tier_statistics(), which any may call.
 
 #include "cache/boundary_plan.h"
 #include "cache/boundary_tier.h"

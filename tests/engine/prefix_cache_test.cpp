@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <mutex>
 #include <random>
 
 namespace calandra {
@@ -138,7 +139,7 @@ TEST_F(EnginePrefixCache, WhatMemoryHadNoRoomForComesFromTheTier) {
   Engine engine(model(), options);
   const Tokens prompt = random_tokens(1500, 1);
   const Told first = ask(engine, prompt);
-  while (engine.statistics().tier.waiting > 0) ask(engine, random_tokens(1, 0), 1);  // statistics are told with a step
+  while (engine.statistics().tier.waiting > 0) std::this_thread::yield();  // also when there are no more steps
   for (unsigned i = 0; i < 6; ++i) ask(engine, random_tokens(1500, 10 + i), 1);
   const Told again = ask(engine, prompt);
   EXPECT_EQ(again.computed, 1);
@@ -168,6 +169,46 @@ TEST_F(EnginePrefixCache, WhoIsCancelledWhileItIsReadLeavesNothing) {
   EXPECT_EQ(heard->summary.outcome, AnswerOutcome::Cancelled);
   expect_all_back(engine);
   EXPECT_EQ(ask(engine, prompt).ids, first.ids);
+}
+
+/// The one before it waits for what is read, and nobody computes.
+TEST_F(EnginePrefixCache, WhoLosesItsMemoryInAStepOfNothingElseMayEnd) {
+  EngineOptions options = with_tier(roomy());
+  const Tokens prompt = random_tokens(1500, 1);
+  const Told first = ask(*std::make_unique<Engine>(model(), options), prompt);
+  std::int64_t length = 100;  // with a token more it fills its blocks
+  while (blocks(length + 2) == blocks(length + 1)) ++length;
+  options.limits.reserved_new_tokens = 1;
+  options.pool_bytes = (blocks(1501) + blocks(length + 1)) * model().layout().block_bytes;
+  std::mutex gate;
+  std::atomic<bool> reading = false;
+  store_->fails = [&](const char* what) {
+    if (std::string_view(what) != "read") return false;
+    reading = true;
+    const std::lock_guard wait(gate);
+    return false;
+  };
+  Engine engine(model(), options);
+  std::unique_lock closed(gate);
+  reading = false;  // the index has been read
+  AnswerRequest wanted;
+  wanted.prompt = prompt;
+  wanted.options.max_tokens = 8;
+  const auto from_tier = std::make_shared<Heard>(), grows = std::make_shared<Heard>();
+  submit(engine, wanted, from_tier);
+  while (!reading) std::this_thread::yield();
+  wanted.prompt = random_tokens(static_cast<std::size_t>(length), 2);
+  wanted.options.max_tokens = 50;
+  const RequestId id = submit(engine, wanted, grows);
+  while (engine.statistics().schedule.preemptions == 0) std::this_thread::yield();
+  engine.cancel(id);
+  grows->wait();
+  EXPECT_EQ(grows->summary.outcome, AnswerOutcome::Cancelled);
+  EXPECT_EQ(grows->summary.preemptions, 1);
+  closed.unlock();
+  from_tier->wait();
+  EXPECT_EQ(from_tier->ids, first.ids);
+  expect_all_back(engine);
 }
 
 TEST_F(EnginePrefixCache, WhatIsFoundIsComputedOnceMoreWhenNobodyIsThere) {
