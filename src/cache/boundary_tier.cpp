@@ -179,22 +179,24 @@ void BoundaryTier::release(const Digest& run, Gone& gone) {
   }
 }
 
+/// Whether the run is there behind which an object begins.
+bool BoundaryTier::follows(std::int64_t begin, const Digest& parent) const { return begin == 0 || runs_.contains(parent); }
+
 /// Drops what cannot be used: what has lost a run before it, and runs that nobody needs.
 void BoundaryTier::sweep(Gone& gone) {
   std::vector<std::pair<std::int64_t, Digest>> in_order;
   for (const auto& [name, run] : runs_) in_order.emplace_back(run.begin, name);
   std::ranges::sort(in_order);
-  const auto has_parent = [&](const auto& object) { return object.begin == 0 || runs_.contains(object.parent); };
   for (const auto& [begin, name] : in_order) {
     const auto at = runs_.find(name);
-    if (has_parent(at->second)) continue;
+    if (follows(at->second.begin, at->second.parent)) continue;
     gone.push_back({ObjectKind::Run, name});
     statistics_.bytes -= at->second.bytes;
     runs_.erase(at);
   }
   std::vector<Digest> orphans;
   for (const auto& [name, end] : ends_) {
-    if (!has_parent(end)) orphans.push_back(name);
+    if (!follows(end.begin, end.parent)) orphans.push_back(name);
   }
   for (const Digest& name : orphans) drop_end(name, gone);
   // From the end: those before lose a user.
@@ -223,6 +225,16 @@ void BoundaryTier::remove(const Gone& gone) {
       note_error(error.what());
     }
   }
+}
+
+/// Of a thread that is not the writer, and has counted itself in removals_ when it took them out of the index.
+void BoundaryTier::remove_beside_the_writer(const Gone& gone) {
+  remove(gone);
+  {
+    const std::lock_guard lock(mutex_);
+    --removals_;
+  }
+  removed_.notify_one();
 }
 
 /// Not under mutex_. The same again is told once.
@@ -297,8 +309,9 @@ TierShare BoundaryTier::clear(const std::function<bool(const std::string& space)
     share.bytes = statistics_.bytes;
     for (const Digest& name : names) drop_end(name, gone);
     share.bytes -= statistics_.bytes;
+    ++removals_;
   }
-  remove(gone);
+  remove_beside_the_writer(gone);
   return share;
 }
 
@@ -387,10 +400,18 @@ void BoundaryTier::write(const Job& job) {
   const ObjectHeader end = end_header(job.chain, job.tail, job.position);
   std::vector<std::int64_t> missing;
   Gone gone;
+  const std::optional<std::int64_t> path_bytes = bytes_with_path();
   // Whatever is there of its path stays until this is done.
   {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
+    // What is out of the index and not yet out of the store would be removed after it was written again.
+    removed_.wait(lock, [&] { return removals_ == 0; });
     if (has_near(job)) return;
+    // Everything else would go for one that does not fit in the end.
+    if (path_bytes > options_.limit_bytes) {
+      ++statistics_.lost;
+      return;
+    }
     for (std::int64_t run = 0; run < runs; ++run) {
       const auto at = runs_.find(job.chain.run(run + 1));
       if (at == runs_.end()) {
@@ -432,7 +453,15 @@ void BoundaryTier::write(const Job& job) {
   remove(gone);
 }
 
-/// False if there is no room for it, or the boundary has gone.
+/// Of all objects that the boundary being written needs; nothing if it has gone.
+std::optional<std::int64_t> BoundaryTier::bytes_with_path() {
+  const std::lock_guard lock(copy_mutex_);
+  if (source_ == nullptr) return std::nullopt;
+  const std::int64_t position = source_->position();
+  return bytes_of(source_->rows(0, position)) + bytes_of(source_->fixed()) + (position / kRunTokens + 1) * object_bytes(0);
+}
+
+/// False if there is no room for it, or the boundary has gone, or a run before it.
 bool BoundaryTier::write_object(const ObjectHeader& wanted, const std::function<StoredParts(const Boundary&)>& parts_of) {
   ObjectHeader header = wanted;
   StoredParts parts;
@@ -475,7 +504,7 @@ bool BoundaryTier::write_object(const ObjectHeader& wanted, const std::function<
   writer.commit();
   {
     const std::lock_guard lock(mutex_);
-    if (!written_in_vain_) {
+    if (!written_in_vain_ && follows(header.begin, header.parent)) {
       add(header, system_nanoseconds(), 1);
       statistics_.written_bytes += object_bytes(header.payload);
       return true;
@@ -566,21 +595,24 @@ bool BoundaryTier::read(BoundaryReading& reading) {
       bytes += object_bytes(object.expected.payload);
     } catch (const std::exception& error) {
       Gone gone;
+      bool is_known = false;  // or it has gone meanwhile, for the limit or with its space
       {
         const std::lock_guard lock(mutex_);
-        ++statistics_.refused;
-        if (object.expected.kind == ObjectKind::End) {
-          drop_end(object.expected.name, gone);
-        } else if (const auto run = runs_.find(object.expected.name); run != runs_.end()) {
+        const ObjectName name = object.expected.object();
+        is_known = name.kind == ObjectKind::End ? ends_.contains(name.digest) : runs_.contains(name.digest);
+        if (is_known) ++statistics_.refused;
+        if (const auto run = runs_.find(name.digest); run != runs_.end()) {
           statistics_.bytes -= run->second.bytes;
-          gone.push_back(object.expected.object());
+          gone.push_back(name);
           runs_.erase(run);
           release(object.expected.parent, gone);
           sweep(gone);
         }
+        drop_end(reading.objects_.back().expected.name, gone);
+        ++removals_;
       }
-      remove(gone);
-      note_error(error.what());
+      remove_beside_the_writer(gone);
+      if (is_known) note_error(error.what());
       return false;
     }
   }

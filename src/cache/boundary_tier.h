@@ -150,13 +150,16 @@ class BoundaryTier {
   void add(const ObjectHeader& header, std::int64_t used, std::int64_t users);
   void drop_end(const Digest& name, Gone& gone);
   void release(const Digest& run, Gone& gone);
+  bool follows(std::int64_t begin, const Digest& parent) const;
   void sweep(Gone& gone);
   bool make_room(std::int64_t bytes, Gone& gone);
   bool has_near(const Job& job) const;
 
   void remove(const Gone& gone);
+  void remove_beside_the_writer(const Gone& gone);
   void write_all();
   void write(const Job& job);
+  std::optional<std::int64_t> bytes_with_path();
   bool write_object(const ObjectHeader& header, const std::function<StoredParts(const Boundary&)>& parts);
   void read_all();
   bool read(BoundaryReading& reading);
@@ -166,7 +169,7 @@ class BoundaryTier {
   const TierOptions options_;
 
   mutable std::mutex mutex_;
-  std::condition_variable wake_writer_, wake_reader_, written_;
+  std::condition_variable wake_writer_, wake_reader_, written_, removed_;
   std::unordered_map<Digest, Run, DigestHash> runs_;
   std::unordered_map<Digest, End, DigestHash> ends_;
   std::unordered_map<Digest, std::map<std::int64_t, std::int64_t>, DigestHash> tails_;  // by parent: how many ends of each length
@@ -177,6 +180,7 @@ class BoundaryTier {
   bool writing_ = false, failed_ = false, stopping_ = false;
   std::string space_written_;     // while writing_
   bool written_in_vain_ = false;  // that space has been cleared since
+  int removals_ = 0;              // threads that have taken objects out of the index and not yet out of the store
   std::deque<std::shared_ptr<BoundaryReading>> readings_;
   std::deque<ObjectName> expected_;
   TierStatistics statistics_;

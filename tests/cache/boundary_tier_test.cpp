@@ -383,6 +383,36 @@ TEST_P(BoundaryTierTest, TheLimitHoldsAndTheOldestGoesFirst) {
   EXPECT_EQ(bytes, tier.statistics().bytes);
 }
 
+TEST_P(BoundaryTierTest, WhatIsLargerThanTheLimitPushesNothingOut) {
+  const auto store = std::make_shared<MemoryStore>();
+  const Tokens small = random_tokens(1100, 1), large = random_tokens(4000, 2);
+  TierOptions limited = options();
+  {
+    BoundaryTier tier(store, options());
+    write_and_finish(tier, small, 1100);
+    limited.limit_bytes = 2 * tier.statistics().bytes;
+  }
+  BoundaryTier tier(store, limited);
+  write_and_finish(tier, large, 4000);
+  EXPECT_EQ(find(tier, large), 0);
+  EXPECT_EQ(find(tier, small), 1100);
+  EXPECT_EQ(tier.statistics().evicted, 0);
+  EXPECT_EQ(tier.statistics().lost, 1);
+}
+
+TEST_P(BoundaryTierTest, WhatIsNotThereAnyMoreIsAMissAndNoDamage) {
+  BoundaryTier tier(std::make_shared<MemoryStore>(), options());
+  const Tokens tokens = random_tokens(1500, 1);
+  for (const std::int64_t position : {500, 1500}) {
+    write_and_finish(tier, tokens, position);
+    tier.clear([](const std::string&) { return true; });
+    std::unique_ptr<SequenceMemory> memory;
+    EXPECT_EQ(read(tier, tokens, position, memory), State::Failed);
+  }
+  EXPECT_EQ(tier.statistics().refused, 0);
+  EXPECT_EQ(tier.statistics().last_error, "");
+}
+
 TEST_P(BoundaryTierTest, EveryDamagedByteIsSeen) {
   const auto store = std::make_shared<MemoryStore>();
   const Tokens tokens = random_tokens(1200, 1);
