@@ -69,7 +69,8 @@ TEST(Verify, ThePromiseHoldsOnTheBundledModelOnEveryPath) {
     EXPECT_EQ(by_name[name]->cached_tokens, 0) << name;
     EXPECT_GE(by_name[name]->requests, report.requests) << name;
   }
-  for (const char* name : {"samples", "conversations", "warm", "folder", "restarted", "everything"}) EXPECT_GT(by_name[name]->cached_tokens, 0) << name;
+  for (const char* name : {"samples", "conversations", "warm", "folder", "restarted", "everything"})
+    EXPECT_GT(by_name[name]->cached_tokens, 0) << name;
   // Of a prompt that comes again at once all but a token is cached; one of one token has none to spare.
   EXPECT_GE(by_name["warm"]->cached_tokens, by_name["warm"]->prompt_tokens / 2 - by_name["warm"]->requests / 2);
 }
