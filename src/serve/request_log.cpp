@@ -109,7 +109,6 @@ void RequestLog::drop() {
 }
 
 /// Takes no memory, but for what says that lines are missing: where there is none the log still goes on.
-
 void RequestLog::run() {
   // Whoever read standard error may have gone: that ends no server.
   sigset_t broken_pipe;

@@ -120,6 +120,8 @@ TEST_F(EnginePrefixCache, WhatWasComputedOutlivesTheEngine) {
   EXPECT_EQ(again.computed, 1);
   EXPECT_EQ(again.ids, first.ids);
   EXPECT_EQ(engine->statistics().tier.read, 1);
+  EXPECT_EQ(engine->statistics().cache.hits, 1);
+  EXPECT_EQ(engine->statistics().cache.misses, 0);
   EXPECT_EQ(ask(*engine, prompt).computed, 1);
   EXPECT_EQ(engine->statistics().tier.read, 1) << "in memory now";
   // The next turn in a third process. An answer of eight tokens more was not worth its own object.
