@@ -16,7 +16,7 @@ constexpr std::size_t kPieceBytes = std::size_t{256} << 10;
 // After the store has failed to write, nothing is written for so long.
 constexpr std::chrono::seconds kPause{10};
 
-constexpr std::size_t kMostExpected = 4096;
+constexpr std::size_t kMostExpected = 4096, kMostUsed = 4096;
 
 std::int64_t system_nanoseconds() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -206,6 +206,16 @@ void BoundaryTier::sweep(Gone& gone) {
     at->second.users = 1;
     release(last->second, gone);
   }
+}
+
+/// False if it has gone.
+bool BoundaryTier::note_use(const Digest& end) {
+  const auto at = ends_.find(end);
+  if (at == ends_.end()) return false;
+  by_use_.erase({at->second.used, end});
+  at->second.used = system_nanoseconds();
+  by_use_.emplace(at->second.used, end);
+  return true;
 }
 
 /// Whether `bytes` more are within the limit, after the oldest boundaries have gone.
@@ -526,6 +536,16 @@ void BoundaryTier::expect(const TokenChain& chain, std::span<const std::int32_t>
   wake_reader_.notify_one();
 }
 
+void BoundaryTier::use(const TokenChain& chain, std::span<const std::int32_t> tokens, std::int64_t position) {
+  const ObjectName end{ObjectKind::End, end_name(chain, tail_of(tokens, position), position)};
+  {
+    const std::lock_guard lock(mutex_);
+    if (!note_use(end.digest) || used_.size() > kMostUsed) return;
+    used_.push_back(end);
+  }
+  wake_reader_.notify_one();
+}
+
 std::shared_ptr<BoundaryReading> BoundaryTier::read(const TokenChain& chain, std::span<const std::int32_t> tokens,
                                                     std::int64_t position, SequenceMemory& memory, std::function<void()> done) {
   auto reading = std::make_shared<BoundaryReading>();
@@ -551,13 +571,19 @@ std::shared_ptr<BoundaryReading> BoundaryTier::read(const TokenChain& chain, std
 void BoundaryTier::read_all() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    wake_reader_.wait(lock, [&] { return stopping_ || !readings_.empty() || !expected_.empty(); });
+    wake_reader_.wait(lock, [&] { return stopping_ || !readings_.empty() || !expected_.empty() || !used_.empty(); });
     if (stopping_) return;
     if (readings_.empty()) {
-      const ObjectName name = expected_.front();
-      expected_.pop_front();
+      const bool is_expected = !expected_.empty();
+      std::deque<ObjectName>& names = is_expected ? expected_ : used_;
+      const ObjectName name = names.front();
+      names.pop_front();
       lock.unlock();
-      store_->expect(name);
+      if (is_expected) {
+        store_->expect(name);
+      } else {
+        touch(name);
+      }
       lock.lock();
       continue;
     }
@@ -617,19 +643,19 @@ bool BoundaryTier::read(BoundaryReading& reading) {
     }
   }
   const ObjectHeader& end = reading.objects_.back().expected;
-  try {
-    store_->touch(end.object());
-  } catch (const Error&) {  // evicted meanwhile
-  }
+  touch(end.object());
   const std::lock_guard lock(mutex_);
   ++statistics_.read;
   statistics_.read_bytes += bytes;
-  if (const auto at = ends_.find(end.name); at != ends_.end()) {
-    by_use_.erase({at->second.used, end.name});
-    at->second.used = system_nanoseconds();
-    by_use_.emplace(at->second.used, end.name);
-  }
+  note_use(end.name);
   return true;
+}
+
+void BoundaryTier::touch(const ObjectName& end) {
+  try {
+    store_->touch(end);
+  } catch (const Error&) {  // evicted meanwhile
+  }
 }
 
 }  // namespace calandra

@@ -101,6 +101,9 @@ class BoundaryTier {
   /// The boundary found at `position` will be read soon.
   void expect(const TokenChain& chain, std::span<const std::int32_t> tokens, std::int64_t position);
 
+  /// The boundary found at `position` was of use, though memory had what it would give: it is not the oldest any more.
+  void use(const TokenChain& chain, std::span<const std::int32_t> tokens, std::int64_t position);
+
   /// Brings `memory`, which has room, from a boundary of the same tokens or from nothing to the one at `position`: whoever asked calls
   /// memory.arrive() when that is Done. `done` is called once, from another thread, also after a cancel().
   std::shared_ptr<BoundaryReading> read(const TokenChain& chain, std::span<const std::int32_t> tokens, std::int64_t position,
@@ -152,6 +155,7 @@ class BoundaryTier {
   void release(const Digest& run, Gone& gone);
   bool follows(std::int64_t begin, const Digest& parent) const;
   void sweep(Gone& gone);
+  bool note_use(const Digest& end);
   bool make_room(std::int64_t bytes, Gone& gone);
   bool has_near(const Job& job) const;
 
@@ -162,6 +166,7 @@ class BoundaryTier {
   std::optional<std::int64_t> bytes_with_path();
   bool write_object(const ObjectHeader& header, const std::function<StoredParts(const Boundary&)>& parts);
   void read_all();
+  void touch(const ObjectName& end);
   bool read(BoundaryReading& reading);
   void note_error(const std::string& what);
 
@@ -182,7 +187,7 @@ class BoundaryTier {
   bool written_in_vain_ = false;  // that space has been cleared since
   int removals_ = 0;              // threads that have taken objects out of the index and not yet out of the store
   std::deque<std::shared_ptr<BoundaryReading>> readings_;
-  std::deque<ObjectName> expected_;
+  std::deque<ObjectName> expected_, used_;  // for the reader to tell the store, once nothing is to be read
   TierStatistics statistics_;
 
   std::mutex copy_mutex_;                // after mutex_; held while bytes of `source_` are copied

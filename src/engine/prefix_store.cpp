@@ -109,6 +109,8 @@ Resumption PrefixStore::resume(PrefixUser& user, std::span<const std::int32_t> t
     if (position >= found.tokens + kLeastFromTier) {
       user.tier_position = found.tokens = position;
       found.later = true;
+    } else if (position > 0) {
+      tier_->use(user.chain, tokens, position);
     }
   }
   return found;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <future>
+#include <limits>
 
 namespace calandra {
 namespace {
@@ -130,7 +131,9 @@ void Session::save(const std::shared_ptr<ObjectStore>& objects) const {
 
 void Session::load(const std::shared_ptr<ObjectStore>& objects, std::span<const std::int32_t> history) {
   check_length(std::ssize(history));
-  BoundaryTier tier(objects, tier_options(model_, std::ssize(history)));
+  TierOptions options = tier_options(model_, std::ssize(history));
+  options.limit_bytes = std::numeric_limits<std::int64_t>::max();  // whatever is there stays, also another model's
+  BoundaryTier tier(objects, options);
   TokenChain chain = tier.chain("");
   chain.extend(history);
   const std::int64_t found = tier.find(chain, history, std::ssize(history) - 1);

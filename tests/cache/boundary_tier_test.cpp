@@ -383,6 +383,23 @@ TEST_P(BoundaryTierTest, TheLimitHoldsAndTheOldestGoesFirst) {
   EXPECT_EQ(bytes, tier.statistics().bytes);
 }
 
+TEST_P(BoundaryTierTest, WhatWasOfUseInMemoryIsNotTheOldestThere) {
+  const auto path = [](unsigned i) { return random_tokens(1100, i); };
+  const auto store = std::make_shared<MemoryStore>();
+  TierOptions limited = options();
+  {
+    BoundaryTier tier(store, options());
+    write_and_finish(tier, path(0), 1100);
+    limited.limit_bytes = 2 * tier.statistics().bytes;
+  }
+  BoundaryTier tier(store, limited);
+  write_and_finish(tier, path(1), 1100);
+  tier.use(chain_of(tier, path(0)), path(0), 1100);
+  write_and_finish(tier, path(2), 1100);
+  EXPECT_EQ(find(tier, path(0)), 1100);
+  EXPECT_EQ(find(tier, path(1)), 0);
+}
+
 TEST_P(BoundaryTierTest, WhatIsLargerThanTheLimitPushesNothingOut) {
   const auto store = std::make_shared<MemoryStore>();
   const Tokens small = random_tokens(1100, 1), large = random_tokens(4000, 2);
