@@ -20,7 +20,11 @@ constexpr int kExitUntested = 2;
 
 ServerCheckOptions check_options(const VerifyArguments& arguments) {
   ServerCheckOptions options;
-  options.server = server_options(arguments.server, *arguments.url, arguments.seed);
+  try {
+    options.server = server_options(arguments.server, *arguments.url, arguments.seed);
+  } catch (const Error& error) {
+    throw UsageError(error.what());  // not the code that says that something differs
+  }
   options.prompt_tokens = arguments.prompt_tokens.value_or(options.prompt_tokens);
   options.answer_tokens = arguments.answer_tokens.value_or(options.answer_tokens);
   options.rounds = arguments.rounds.value_or(static_cast<int>(options.rounds));

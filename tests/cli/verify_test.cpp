@@ -179,6 +179,8 @@ TEST(Verify, ACommandLineThatCannotBeMeantIsNamed) {
       {{"--answer-tokens", "3"}, "--answer-tokens 3: expected an integer from 4 to"},
       {{"--rounds", "0"}, "--rounds 0: expected"},
       {{"--url", "127.0.0.1:1", "--extra", "[1]"}, "--extra [1]: expected a JSON object"},
+      {{"--url", "127.0.0.1:1", "--extra", "{1"}, "--extra: not JSON"},
+      {{"--url", "https://127.0.0.1"}, "URL: found 'https://127.0.0.1', expected http"},
   };
   for (const auto& [more, message] : cases) {
     Arguments arguments = {"verify"};
