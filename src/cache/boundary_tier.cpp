@@ -58,7 +58,7 @@ void BoundaryReading::cancel() {
 }
 
 BoundaryTier::BoundaryTier(std::shared_ptr<ObjectStore> store, const TierOptions& options)
-    : store_(std::move(store)), options_(options) {
+    : store_(std::move(store)), options_(options), write_buffer_(kPieceBytes), read_buffer_(kPieceBytes) {
   read_index();
   writer_ = std::thread([this] { write_all(); });
   reader_ = std::thread([this] { read_all(); });
@@ -491,7 +491,6 @@ bool BoundaryTier::write_object(const ObjectHeader& wanted, const std::function<
   if (!fits) return false;
 
   StoredObjectWriter writer(*store_, header);
-  write_buffer_.resize(kPieceBytes);
   auto part = parts.begin();
   std::size_t taken = 0;  // of the part
   while (part != parts.end()) {
@@ -602,14 +601,13 @@ void BoundaryTier::read_all() {
 
 /// False if an object is not what it should be, which drops it and all that need it, or nobody waits any more.
 bool BoundaryTier::read(BoundaryReading& reading) {
-  std::vector<std::byte> buffer(kPieceBytes);
   std::int64_t bytes = 0;
   for (const BoundaryReading::Part& object : reading.objects_) {
     try {
       StoredObjectReader reader(*store_, object.expected);
       for (const PartToFill& part : object.parts) {
         for (std::size_t taken = 0; taken < part.size;) {
-          const std::span<std::byte> piece = std::span(buffer).first(std::min(buffer.size(), part.size - taken));
+          const std::span<std::byte> piece = std::span(read_buffer_).first(std::min(kPieceBytes, part.size - taken));
           reader.read(piece);
           const std::lock_guard lock(reading.mutex_);
           if (reading.cancelled_) return false;

@@ -193,6 +193,7 @@ class BoundaryTier {
   std::mutex copy_mutex_;                // after mutex_; held while bytes of `source_` are copied
   const Boundary* source_ = nullptr;     // being written
   std::vector<std::byte> write_buffer_;  // of the writer
+  std::vector<std::byte> read_buffer_;   // of the reader
   std::thread writer_, reader_;
 };
 
