@@ -27,7 +27,7 @@ std::vector<PlannedBoundary> plan_boundaries(const PromptShape& prompt, const Bo
   std::vector<PlannedBoundary> plan;
   for (auto at = wanted.rbegin(); at != wanted.rend(); ++at) {
     const auto [position, kind] = *at;
-    if (position - prompt.resumed_at < spacing.least && kind < BoundaryKind::Asked) continue;
+    if (position - prompt.resumed_at < spacing.least && kind < BoundaryKind::End) continue;
     PlannedBoundary* const after = plan.empty() || plan.back().position - position >= spacing.least ? nullptr : &plan.back();
     const bool either = after != nullptr && std::max(kind, after->kind) <= BoundaryKind::Message;
     if (either && after->kind >= kind) continue;

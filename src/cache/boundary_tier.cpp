@@ -361,6 +361,8 @@ void BoundaryTier::forget(const Boundary& boundary) {
 
 void BoundaryTier::finish() {
   std::unique_lock lock(mutex_);
+  failed_ = false;  // what has failed before may be over
+  wake_writer_.notify_all();
   written_.wait(lock, [&] { return failed_ || (jobs_.empty() && !writing_); });
 }
 
@@ -401,7 +403,7 @@ void BoundaryTier::write_all() {
       lock.lock();
     }
     written_.notify_all();
-    if (failed_) wake_writer_.wait_for(lock, kPause, [&] { return stopping_; });
+    if (failed_) wake_writer_.wait_for(lock, kPause, [&] { return stopping_ || !failed_; });
   }
 }
 

@@ -24,8 +24,8 @@ enum class BoundaryKind : std::uint8_t {
   Spaced,   // somewhere inside a long prompt
   Message,  // between messages: where templates change what came before
   Fork,     // where a second request has left the path of a first
-  Asked,    // the client has marked it
   End,      // of a prompt or an answer: where the next turn goes on
+  Asked,    // the client has marked it
 };
 
 /// How likely a boundary is asked for that nobody has asked for yet.
@@ -34,8 +34,8 @@ constexpr double likelihood(BoundaryKind kind) {
     case BoundaryKind::Spaced: return 0.05;
     case BoundaryKind::Message: return 0.25;
     case BoundaryKind::Fork: return 1;
-    case BoundaryKind::Asked: return 2;
     case BoundaryKind::End: return 1;
+    case BoundaryKind::Asked: return 2;
   }
   return 0;
 }

@@ -99,6 +99,8 @@ Resumption PrefixStore::resume(PrefixUser& user, std::span<const std::int32_t> t
   const std::int64_t limit = std::ssize(tokens) - 1;
   user.claim = {};
   user.common = user.tier_position = 0;
+  user.distrusts = distrusts_;
+  if (distrusts_pinned_) distrust();
   if (!keeps_ || user.computes_all || is_out(user)) return {};
   user.claim = cache_.claim(user.space, TokenKey(tokens), limit, spare_blocks);
   user.common = user.claim.common();
@@ -138,7 +140,7 @@ bool PrefixStore::arrived(PrefixUser& user, std::span<const std::int32_t> tokens
   }
   memory->arrive(user.tier_position);
   // Others who come from there need not go to the tier.
-  if (cache_.admits(BoundaryKind::End, user.tier_position, 0)) {
+  if (user.distrusts == distrusts_ && cache_.admits(BoundaryKind::End, user.tier_position, 0)) {
     if (auto boundary = memory->snapshot())
       cache_.store(user.space, TokenKey(first(tokens, user.tier_position)), std::move(boundary), BoundaryKind::End);
   }
@@ -186,6 +188,7 @@ void PrefixStore::store(PrefixUser& user, std::span<const std::int32_t> tokens, 
 
 void PrefixStore::keep(const PrefixUser& user, std::span<const std::int32_t> tokens, std::unique_ptr<Boundary> boundary,
                        BoundaryKind kind) {
+  if (user.distrusts != distrusts_) return;  // it may have gone on from what was wrong
   const std::span<const std::int32_t> behind = first(tokens, boundary->position());
   const Boundary* const kept = cache_.store(user.space, TokenKey(behind), std::move(boundary), kind);
   if (tier_ && kept != nullptr && kept->position() >= kLeastFromTier) {
@@ -230,10 +233,15 @@ void PrefixStore::verify(const PrefixUser& user, std::span<const std::int32_t> t
     ++verifications_.same;
     return;
   }
-  // No use may be made of what comes from there, and it may be anywhere.
   ++verifications_.different;
-  flush([](const std::string&) { return true; });
+  ++distrusts_;
+  distrust();
   if (note_) note_(fmt::format("what was kept of a prompt at {} tokens is not what is computed: all is thrown away", position));
+}
+
+/// No use may be made of what is kept: what is wrong may be anywhere.
+void PrefixStore::distrust() {
+  distrusts_pinned_ = flush([](const std::string&) { return true; }).memory.pinned > 0;
 }
 
 PrefixSurvey PrefixStore::survey(const SpaceFilter& shows, std::int64_t most) const {

@@ -1,6 +1,6 @@
 #pragma once
 // Where the sequences of an engine begin, and what stays of them: the cache in the pool, and a tier behind it if there is one. Of the
-// engine's thread but for expect() and tier_statistics(), which any may call.
+// engine's thread but for name() and tier_statistics(), which any may call.
 
 #include "cache/boundary_plan.h"
 #include "cache/boundary_tier.h"
@@ -57,6 +57,7 @@ struct PrefixUser {
   std::int64_t tier_position = 0;                      // where the tier takes it, or 0
   std::shared_ptr<BoundaryReading> reading = nullptr;  // while it does
   std::vector<PlannedBoundary> plan = {};              // boundaries that are ahead, ascending
+  std::int64_t distrusts = 0;                          // PrefixStore::distrusts_, when it was admitted
   std::int64_t kept = 0;                               // the last of its plan that is kept
   std::int64_t kept_mark = 0;                          // the last of these that was asked for
 };
@@ -125,6 +126,7 @@ class PrefixStore {
 
   bool uses_tier(const PrefixUser& user) const;
   std::int64_t deepest_in_memory(const PrefixUser& user, std::span<const std::int32_t> tokens) const;
+  void distrust();
   void verify(const PrefixUser& user, std::span<const std::int32_t> tokens, const Boundary& computed);
   void keep(const PrefixUser& user, std::span<const std::int32_t> tokens, std::unique_ptr<Boundary> boundary, BoundaryKind kind);
 
@@ -134,6 +136,8 @@ class PrefixStore {
   const std::function<void()> arrival_;
   const std::function<void(std::string_view)> note_;
   PrefixVerifications verifications_;
+  std::int64_t distrusts_ = 0;     // times that a verification has found a difference
+  bool distrusts_pinned_ = false;  // since the last of them something was pinned, and is still there
   // Sequences that the tier was to bring to a position: as the cache has counted them, and what came of those that are decided.
   Lookups sent_to_tier_, decided_;
   PrefixCache<TokenKey> cache_;

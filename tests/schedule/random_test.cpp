@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
+#include <map>
 #include <optional>
 #include <ostream>
 #include <set>
@@ -153,28 +154,37 @@ class Whims : public Prefixes {
     const RequestId near{static_cast<std::uint64_t>(id) + word / 4 % 5 - 3};
     return ComingPrefix{word % 4 == 1 ? near : last_, static_cast<std::int64_t>(word / 64 % 2 * 5000) + tokens / 2};
   }
-  Resumption resume(RequestId id, std::int64_t /*tokens*/, std::int64_t /*spare_blocks*/) override {
+  Resumption resume(RequestId id, std::int64_t tokens, std::int64_t /*spare_blocks*/) override {
     waiting_.erase(id);
     last_ = id;
-    return {};
+    const std::uint64_t word =
+        (static_cast<std::uint64_t>(id) + seed_ + static_cast<std::uint64_t>(tokens)) * 0x9E3779B97F4A7C15 >> 32;
+    is_later_[id] = word % 3 == 0;
+    num_later += word % 3 == 0 ? 1 : 0;
+    if (word % 3 == 1) return {};
+    return {static_cast<std::int64_t>(word / 3 % static_cast<std::uint64_t>(tokens)), 0, 0, is_later_[id]};
   }
+  bool comes_later(RequestId id) const { return is_later_.at(id); }
   bool may_wait(RequestId id) const { return waiting_.contains(id); }
 
   bool asked_twice = false;
+  std::int64_t num_later = 0;
 
  private:
   std::uint64_t seed_;
   std::set<RequestId> asked_, waiting_;
+  std::map<RequestId, bool> is_later_;
   RequestId last_{};
 };
 
 TEST(Schedules, KeepEveryPromiseWhoeverIsWaitedFor) {
-  std::int64_t set_aside = 0, preemptions = 0, cancelled = 0, expired = 0;
+  std::int64_t set_aside = 0, later = 0, preemptions = 0, cancelled = 0, expired = 0;
   EXPECT_TRUE(rc::check("", [&] {
     const Scene s = scene();
     const auto events = *rc::gen::scale(long_tests() ? 4.0 : 1.5, rc::gen::container<std::vector<Event>>(event()));
     Whims whims(*rc::gen::arbitrary<std::uint64_t>());
     Runner runner = runner_of(s, &whims);
+    runner.comes_later = [&](RequestId id) { return whims.comes_later(id); };
     runner.may_be_passed = [&](RequestId id) { return whims.may_wait(id); };
     play(runner, events);
     RC_ASSERT(runner.complaint() == "");
@@ -184,11 +194,13 @@ TEST(Schedules, KeepEveryPromiseWhoeverIsWaitedFor) {
     RC_ASSERT(statistics.running + statistics.waiting + statistics.preempted == 0);
     RC_ASSERT(statistics.submitted == statistics.refused + statistics.finished + statistics.cancelled + statistics.expired);
     set_aside += statistics.set_aside;
+    later += whims.num_later;
     preemptions += statistics.preemptions;
     cancelled += statistics.cancelled;
     expired += statistics.expired;
   }));
   EXPECT_GT(set_aside, 20);
+  EXPECT_GT(later, 100);
   EXPECT_GT(preemptions, 20);
   EXPECT_GT(cancelled, 20);
   EXPECT_GT(expired, 20);

@@ -25,6 +25,8 @@ class Runner {
     std::int64_t answer = 0;    // new tokens after which it stops by itself
     std::int64_t served = 0;    // tokens computed for the first time
     std::unique_ptr<SequenceMemory> memory;
+    bool expects = false;        // what it resumes from is on its way
+    std::int64_t announced = 0;  //   to this position
     Fate fate = Fate::Alive;
     bool was_running = false;
     std::int64_t preemptions = 0;
@@ -48,6 +50,9 @@ class Runner {
   /// Requests that younger ones of their client and those of lower classes may be admitted before.
   std::function<bool(RequestId id)> may_be_passed;
 
+  /// Whether what an admitted request resumes from comes later. It does after a few steps, or less of it.
+  std::function<bool(RequestId id)> comes_later;
+
   /// The first thing that was wrong, or "".
   const std::string& complaint() const { return complaint_; }
   Scheduler& scheduler() { return scheduler_; }
@@ -65,6 +70,7 @@ class Runner {
   void check_who_was_preempted();
   void check_who_was_admitted();
   void check_streams();
+  void let_arrive();
   void make_memory();
   void run_slices(const std::function<void()>& during);
   void append_tokens();
