@@ -530,11 +530,9 @@ Exit codes: 0 after such an end; else as for run.)");
     add_size(command, "--cache-disk", a.cache_disk_bytes, "What may lie there; the longest unused goes first")
         ->default_str("half of what is free")
         ->group("Scheduling");
-    command
-        .add_option("--verify-rate", a.verify_rate,
-                    "Share of what was found that is computed once more when nobody asks anything, and compared: from 0 to 1")
+    add_number(command, "--verify-rate", a.verify_rate, 0, 1,
+               "Share of what was found that is computed once more when nobody asks anything, and compared: from 0 to 1")
         ->type_name("SHARE")
-        ->check(CLI::Range(0.0, 1.0))
         ->default_str("0")
         ->group("Scheduling");
     add_words<bool>(command, "--cache-isolation", a.isolates_keys, {{"key", true}, {"none", false}},
