@@ -13,7 +13,7 @@ namespace {
 // Copied between the pool and the store at a time: stays in a core's cache.
 constexpr std::size_t kPieceBytes = std::size_t{256} << 10;
 
-// After the store has failed to write, nothing is written for so long.
+// After the store has failed to write, nothing is written for so long; what it has failed to read is not asked for.
 constexpr std::chrono::seconds kPause{10};
 
 constexpr std::size_t kMostExpected = 4096, kMostUsed = 4096;
@@ -68,6 +68,8 @@ BoundaryTier::~BoundaryTier() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
+    const std::lock_guard copy_lock(copy_mutex_);
+    source_ = nullptr;  // what is being written is given up
   }
   wake_writer_.notify_all();
   wake_reader_.notify_all();
@@ -110,17 +112,19 @@ void BoundaryTier::read_index() {
   Gone gone;
   std::vector<std::pair<ObjectHeader, std::int64_t>> found;
   for (const ListedObject& listed : store_->list()) {
-    std::optional<ObjectHeader> header;
     try {
-      header = read_header(*store_->open(listed.name), listed.name);
-    } catch (const Error& error) {
+      const std::unique_ptr<ObjectReader> object = store_->open(listed.name);
+      const std::optional<ObjectHeader> header = object ? read_header(*object, listed.name) : std::nullopt;
+      if (header) {
+        // A clock may have been set back.
+        found.emplace_back(*header, std::min(listed.used, system_nanoseconds()));
+      } else {
+        ++statistics_.refused;
+        gone.push_back(listed.name);
+      }
+    } catch (const Error& error) {  // it may be read another time
+      ++statistics_.read_errors;
       note_error(error.what());
-    }
-    if (header) {
-      found.emplace_back(*header, listed.used);
-    } else {
-      ++statistics_.refused;
-      gone.push_back(listed.name);
     }
   }
   if (statistics_.refused > 0)
@@ -147,7 +151,8 @@ void BoundaryTier::add(const ObjectHeader& header, std::int64_t used, std::int64
                           bytes,
                           used,
                           std::string(header.space.data(), static_cast<std::size_t>(length)),
-                          header.model == options_.model};
+                          header.model == options_.model,
+                          {}};
     ++tails_[header.parent][header.end - header.begin];
     by_use_.emplace(used, header.name);
   }
@@ -258,6 +263,7 @@ void BoundaryTier::note_error(const std::string& what) {
 
 std::int64_t BoundaryTier::find(const TokenChain& chain, std::span<const std::int32_t> tokens, std::int64_t limit) const {
   const std::int64_t most = std::min(limit, std::ssize(tokens));
+  const auto now = std::chrono::steady_clock::now();
   const std::lock_guard lock(mutex_);
   for (std::int64_t run = std::min(chain.num_runs(), most / kRunTokens); run >= 0; --run) {
     const auto tails = tails_.find(chain.run(run));
@@ -269,7 +275,8 @@ std::int64_t BoundaryTier::find(const TokenChain& chain, std::span<const std::in
     }
     const std::vector<Digest> names = names_of_ends(chain.run(run), tokens.subspan(static_cast<std::size_t>(begin)), lengths);
     for (std::size_t i = names.size(); i-- > 0;) {
-      if (ends_.contains(names[i])) return begin + lengths[i];
+      const auto end = ends_.find(names[i]);
+      if (end != ends_.end() && end->second.not_before <= now) return begin + lengths[i];
     }
   }
   return 0;
@@ -359,11 +366,11 @@ void BoundaryTier::forget(const Boundary& boundary) {
   if (source_ == &boundary) source_ = nullptr;
 }
 
-void BoundaryTier::finish() {
+void BoundaryTier::finish(std::chrono::seconds limit) {
   std::unique_lock lock(mutex_);
   failed_ = false;  // what has failed before may be over
   wake_writer_.notify_all();
-  written_.wait(lock, [&] { return failed_ || (jobs_.empty() && !writing_); });
+  written_.wait_for(lock, limit, [&] { return failed_ || (jobs_.empty() && !writing_); });
 }
 
 void BoundaryTier::write_all() {
@@ -394,13 +401,16 @@ void BoundaryTier::write_all() {
     }
     lock.lock();
     writing_ = false;
-    failed_ = error.has_value();
+    const bool failed_before = std::exchange(failed_, error.has_value());
     if (failed_) {
       ++statistics_.write_errors;
       ++statistics_.lost;
-      lock.unlock();
-      note_error(*error);
-      lock.lock();
+      statistics_.last_error = *error;
+      if (!failed_before && options_.note) {  // told once, however long it lasts
+        lock.unlock();
+        options_.note(*error);
+        lock.lock();
+      }
     }
     written_.notify_all();
     if (failed_) wake_writer_.wait_for(lock, kPause, [&] { return stopping_ || !failed_; });
@@ -619,7 +629,7 @@ bool BoundaryTier::read(BoundaryReading& reading) {
       }
       reader.check();
       bytes += object_bytes(object.expected.payload);
-    } catch (const std::exception& error) {
+    } catch (const DamagedObject& error) {
       Gone gone;
       bool is_known = false;  // or it has gone meanwhile, for the limit or with its space
       {
@@ -639,6 +649,15 @@ bool BoundaryTier::read(BoundaryReading& reading) {
       }
       remove_beside_the_writer(gone);
       if (is_known) note_error(error.what());
+      return false;
+    } catch (const std::exception& error) {  // it may be read another time
+      {
+        const std::lock_guard lock(mutex_);
+        ++statistics_.read_errors;
+        const auto end = ends_.find(reading.objects_.back().expected.name);
+        if (end != ends_.end()) end->second.not_before = std::chrono::steady_clock::now() + kPause;
+      }
+      note_error(error.what());
       return false;
     }
   }

@@ -11,6 +11,7 @@
 #include "cache/token_chain.h"
 #include "memory/sequence_memory.h"
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -50,6 +51,7 @@ struct TierStatistics {
   std::int64_t evicted = 0;  // boundaries, for the limit
   std::int64_t lost = 0;     // boundaries that memory had no room for before they were written, or that are larger than the limit
   std::int64_t refused = 0;  // objects that were not whole, or not what their name says
+  std::int64_t read_errors = 0;
   std::int64_t write_errors = 0;
   std::string last_error;  // what the store said last
 };
@@ -114,8 +116,8 @@ class BoundaryTier {
   /// The boundary is about to change or go. Does nothing for those not known.
   void forget(const Boundary& boundary);
 
-  /// Returns when all that waits is written, or the store fails.
-  void finish();
+  /// Returns when all that waits is written, the store fails, or that time is over.
+  void finish(std::chrono::seconds limit = std::chrono::hours(24));
   /// What is there of these spaces, of this model: boundaries, and bytes of objects that only they need.
   TierShare share(const std::function<bool(const std::string& space)>& meant) const;
   /// Removes it, and says what it was.
@@ -133,7 +135,8 @@ class BoundaryTier {
     Digest parent;
     std::int64_t begin = 0, end = 0, bytes = 0, used = 0;
     std::string space;
-    bool ours = true;  // of this model
+    bool ours = true;                                       // of this model
+    std::chrono::steady_clock::time_point not_before = {};  // it is asked for, since the store has failed to read it
   };
   /// A boundary to be written.
   struct Job {

@@ -35,18 +35,15 @@ class Descriptor {
   int fd_;
 };
 
+/// A named pipe must not hold up who opens it.
 Descriptor open_file(const std::filesystem::path& path) {
-  Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (file.get() < 0) fail("{}: cannot open: {}", path.string(), std::strerror(errno));
-  return file;
+  return Descriptor(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
 }
 
 class FileReader : public ObjectReader {
  public:
-  explicit FileReader(std::filesystem::path path) : path_(std::move(path)), file_(open_file(path_)) {
-    struct stat status {};
-    if (::fstat(file_.get(), &status) != 0) fail("{}: cannot read: {}", path_.string(), std::strerror(errno));
-    size_ = status.st_size;
+  FileReader(std::filesystem::path path, Descriptor file, std::int64_t size)
+      : path_(std::move(path)), file_(std::move(file)), size_(size) {
     ::posix_fadvise(file_.get(), 0, 0, POSIX_FADV_SEQUENTIAL);
   }
 
@@ -87,11 +84,22 @@ std::optional<ObjectName> name_of(const std::filesystem::path& path) {
   return std::nullopt;
 }
 
+/// Of an object that was never finished.
+bool is_partial(const std::filesystem::directory_entry& entry) {
+  const std::string file = entry.path().filename().string();
+  constexpr std::size_t kObject = 2 * sizeof(Digest) + kRunSuffix.size();  // both suffixes are as long
+  const bool is_one = file.ends_with(kPartialSuffix) && file.size() > kObject && name_of(file.substr(0, kObject)).has_value();
+  return is_one && std::filesystem::is_regular_file(entry.symlink_status());
+}
+
 }  // namespace
 
 FileStore::FileStore(const std::filesystem::path& folder) {
   std::error_code error;
+  if (folder.empty()) fail("found an empty name, expected a folder for the prefix cache");
   folder_ = std::filesystem::absolute(folder, error);
+  if (std::filesystem::exists(folder_, error) && !std::filesystem::is_directory(folder_, error))
+    fail("{}: found no folder, expected one, or nothing, for the prefix cache", folder.string());
   if (std::filesystem::create_directories(folder_, error))
     std::filesystem::permissions(folder_, std::filesystem::perms::owner_all, error);
   if (error) fail("{}: cannot make the folder: {}", folder.string(), error.message());
@@ -103,7 +111,7 @@ FileStore::FileStore(const std::filesystem::path& folder) {
     fail("{}: another process keeps its prefix cache there, expected a folder of its own for each", folder.string());
   }
   for (const auto& entry : std::filesystem::directory_iterator(folder_, error)) {
-    if (entry.path().extension() == kPartialSuffix) std::filesystem::remove(entry.path(), error);
+    if (is_partial(entry)) std::filesystem::remove(entry.path(), error);
   }
 }
 
@@ -128,7 +136,15 @@ std::vector<ListedObject> FileStore::list() {
   return objects;
 }
 
-std::unique_ptr<ObjectReader> FileStore::open(const ObjectName& name) { return std::make_unique<FileReader>(path_of(name)); }
+std::unique_ptr<ObjectReader> FileStore::open(const ObjectName& name) {
+  const std::filesystem::path path = path_of(name);
+  Descriptor file = open_file(path);
+  struct stat status {};
+  const bool opened = file.get() >= 0 && ::fstat(file.get(), &status) == 0;
+  if (!opened && errno != ENOENT) fail("{}: cannot open: {}", path.string(), std::strerror(errno));
+  if (!opened || !S_ISREG(status.st_mode)) return nullptr;
+  return std::make_unique<FileReader>(path, std::move(file), status.st_size);
+}
 
 std::unique_ptr<ObjectWriter> FileStore::create(const ObjectName& name) { return std::make_unique<FileWriter>(path_of(name)); }
 
@@ -143,7 +159,7 @@ void FileStore::touch(const ObjectName& name) {
 }
 
 void FileStore::expect(const ObjectName& name) {
-  const Descriptor file(::open(path_of(name).c_str(), O_RDONLY | O_CLOEXEC));
+  const Descriptor file = open_file(path_of(name));
   if (file.get() >= 0) ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_WILLNEED);
 }
 

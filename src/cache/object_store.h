@@ -54,6 +54,7 @@ class ObjectStore {
   /// In messages: the folder, the address.
   virtual std::string description() const = 0;
   virtual std::vector<ListedObject> list() = 0;
+  /// nullptr if there is none.
   virtual std::unique_ptr<ObjectReader> open(const ObjectName& name) = 0;
   virtual std::unique_ptr<ObjectWriter> create(const ObjectName& name) = 0;
   /// Nothing happens if there is none.

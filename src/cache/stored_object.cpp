@@ -1,7 +1,5 @@
 #include "cache/stored_object.h"
 
-#include "base/error.h"
-
 #include <array>
 #include <bit>
 #include <cstring>
@@ -67,10 +65,11 @@ void StoredObjectWriter::commit() {
 }
 
 StoredObjectReader::StoredObjectReader(ObjectStore& store, const ObjectHeader& expected)
-    : name_(expected.name.hex()), object_(store.open(expected.object())) {
+    : name_(fmt::format("{}: object {}", store.description(), expected.name.hex())), object_(store.open(expected.object())) {
+  if (!object_) throw DamagedObject(name_ + ": is not there");
   const std::optional<ObjectHeader> found = read_header(*object_, expected.object());
-  if (!found) fail("{}: object {}: its header is damaged, or of another format", store.description(), name_);
-  if (*found != expected) fail("{}: object {}: of other tokens or another model than expected", store.description(), name_);
+  if (!found) throw DamagedObject(name_ + ": its header is damaged, or of another format");
+  if (*found != expected) throw DamagedObject(name_ + ": of other tokens or another model than expected");
 }
 
 void StoredObjectReader::read(std::span<std::byte> bytes) {
@@ -81,7 +80,8 @@ void StoredObjectReader::read(std::span<std::byte> bytes) {
 void StoredObjectReader::check() {
   Checksum written;
   object_->read(written.bytes);
-  if (written != sum_.checksum()) fail("object {}: its checksum is {}, expected {}", name_, sum_.checksum().hex(), written.hex());
+  if (written != sum_.checksum())
+    throw DamagedObject(fmt::format("{}: its checksum is {}, expected {}", name_, sum_.checksum().hex(), written.hex()));
 }
 
 }  // namespace calandra

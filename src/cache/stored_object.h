@@ -2,6 +2,7 @@
 // The bytes of an object: a header that says what it is and of which tokens, the payload, and the payload's checksum. An object is used
 // only where every byte of its header is the one expected and the checksum fits.
 
+#include "base/error.h"
 #include "cache/object_store.h"
 
 #include <array>
@@ -48,7 +49,13 @@ class StoredObjectWriter {
   Xxh3 sum_;
 };
 
-/// Reads an object piece by piece. Throws Error, besides of the store, if it is not the one expected.
+/// An object is not there, not whole, or not the one expected: reading it again will not help.
+class DamagedObject : public Error {
+ public:
+  using Error::Error;
+};
+
+/// Reads an object piece by piece. Throws DamagedObject, and what the store throws.
 class StoredObjectReader {
  public:
   StoredObjectReader(ObjectStore& store, const ObjectHeader& expected);

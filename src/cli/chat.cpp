@@ -217,7 +217,8 @@ class Chat {
     if (argument.empty()) fail("/save: expected a file name");
     conversation_.save(argument, settings_as_json(options_, model_));
     write_out(fmt::format("{} messages saved\n", conversation_.num_messages()));
-    if (session_.position() > 0) session_.save(std::make_shared<FileStore>(computed_beside(argument)));
+    if (!conversation_.tokens().empty())
+      session_.save(std::make_shared<FileStore>(computed_beside(argument)), conversation_.tokens());
   }
 
   void load(std::string_view argument) {

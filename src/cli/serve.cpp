@@ -123,6 +123,8 @@ bool is_this_machine(const std::string& host) { return host == "localhost" || ho
 void check_arguments(const ServeArguments& arguments) {
   if (arguments.log_prompts && !arguments.request_log) throw UsageError("--log-prompts: expected --log-requests beside it");
   if (arguments.cache_folder && !arguments.prefix_cache) throw UsageError("--cache-dir: expected --prefix-cache on beside it");
+  if (arguments.verify_rate > 0 && !arguments.prefix_cache)
+    throw UsageError("--verify-rate: expected --prefix-cache on beside it");
   if (arguments.cache_disk_bytes > 0 && !arguments.cache_folder) throw UsageError("--cache-disk: expected --cache-dir beside it");
   if (arguments.max_bodies_bytes && *arguments.max_bodies_bytes < arguments.max_body_bytes) {
     throw UsageError(fmt::format("--max-bodies {}: expected at least --max-body, which is {} bytes", *arguments.max_bodies_bytes,

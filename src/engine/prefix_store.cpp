@@ -5,6 +5,7 @@
 #include "engine/generate.h"
 
 #include <algorithm>
+#include <chrono>
 #include <iterator>
 #include <utility>
 
@@ -15,6 +16,9 @@ namespace {
 constexpr std::int64_t kLeastFromTier = 64;
 // And what another request computes is waited for if it spares so many.
 constexpr std::int64_t kLeastToWaitFor = 64;
+
+// For what waits to be written when the engine ends.
+constexpr std::chrono::seconds kLastWrites{20};
 
 std::span<const std::int32_t> first(std::span<const std::int32_t> tokens, std::int64_t count) {
   return tokens.first(static_cast<std::size_t>(count));
@@ -255,7 +259,7 @@ PrefixFlush PrefixStore::flush(const SpaceFilter& meant) {
 }
 
 void PrefixStore::finish() {
-  if (tier_) tier_->finish();
+  if (tier_) tier_->finish(kLastWrites);
 }
 
 }  // namespace calandra

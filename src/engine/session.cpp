@@ -116,10 +116,10 @@ void Session::rewind(std::int64_t common) {
   tokens_.resize(static_cast<std::size_t>(position()));
 }
 
-void Session::save(const std::shared_ptr<ObjectStore>& objects) const {
+void Session::save(const std::shared_ptr<ObjectStore>& objects, std::span<const std::int32_t> history) const {
+  if (position() == 0 || std::ranges::mismatch(tokens_, history).in1 != tokens_.end()) return;
   const auto boundary = memory_->snapshot();
   if (!boundary) fail("memory pool is full at {} tokens", position());
-  if (position() == 0) return;
   BoundaryTier tier(objects, tier_options(model_, position()));
   TokenChain chain = tier.chain("");
   chain.extend(tokens_);

@@ -46,8 +46,9 @@ class Session {
   /// Remembers this moment: a later history that leaves the present one after it resumes here. The last few are kept.
   void keep_boundary();
 
-  /// Writes what is in memory to `objects`, for load() in this or another process. Throws Error if it cannot be written.
-  void save(const std::shared_ptr<ObjectStore>& objects) const;
+  /// Writes what is in memory to `objects`, for load() in this or another process, if it is a beginning of `history`. Throws Error if it cannot
+  /// be written.
+  void save(const std::shared_ptr<ObjectStore>& objects, std::span<const std::int32_t> history) const;
   /// Goes on from the deepest position in `objects` that is a prefix of `history`, if that spares more than what is in memory. What is damaged, or
   /// of another model or program, is as good as not there.
   void load(const std::shared_ptr<ObjectStore>& objects, std::span<const std::int32_t> history);

@@ -220,6 +220,7 @@ std::string Metrics::text(const EngineStatistics& now, std::uint64_t body_bytes)
   page.counter("prefix_tier_lost_total", "Positions that memory had no room for before they were written.", now.tier.lost);
   page.counter("prefix_tier_refused_total", "Files that were not whole, or not what they should be, and were removed.",
                now.tier.refused);
+  page.counter("prefix_tier_read_errors_total", "Times that reading failed.", now.tier.read_errors);
   page.counter("prefix_tier_write_errors_total", "Times that writing failed.", now.tier.write_errors);
   page.counter("generated_tokens_total", "Tokens made.", generated_tokens_);
 

@@ -555,7 +555,7 @@ TEST_F(KnownFaults, EveryModelGoesOnFromAllThatItKeeps) {
     const std::vector<float> expected = logits_of(fresh, history), expected_other = logits_of(fresh_other, other);
     logits_of(kept, first_of(history, 70));
     kept.keep_boundary();
-    kept.save(store_);
+    kept.save(store_, history);
     expect_same_bits(logits_of(kept, history), expected, "gone on");
     expect_same_bits(logits_of(kept, other), expected_other, "from a boundary");
     EXPECT_EQ(kept.num_reused_tokens(), 70);

@@ -249,7 +249,7 @@ TEST_F(EnginePrefixCache, WhatIsFoundIsComputedOnceMoreWhenNobodyIsThere) {
 /// Conversations that grow, fork, are edited in the middle, retried, all at once; with a tier also over restarts, and when it fails.
 TEST_F(EnginePrefixCache, AnswersAreThoseOfAnEngineWithoutOne) {
   const int rounds = long_tests() ? 120 : 6;
-  std::int64_t cached = 0, preemptions = 0, evicted = 0, read = 0, refused = 0;
+  std::int64_t cached = 0, preemptions = 0, evicted = 0, read = 0, read_errors = 0;
   std::mt19937 luck(1);
   store_->fails = [&](const char*) { return luck() % 100 == 0; };
   for (int round = 0; round < rounds; ++round) {
@@ -271,7 +271,7 @@ TEST_F(EnginePrefixCache, AnswersAreThoseOfAnEngineWithoutOne) {
       preemptions += statistics.schedule.preemptions;
       evicted += statistics.cache.evicted;
       read += statistics.tier.read;
-      refused += statistics.tier.refused;
+      read_errors += statistics.tier.read_errors;
     };
     std::vector<Tokens> histories = {random_tokens(30, 1), random_tokens(170, 2)};
     for (int step = 0; step < 8; ++step) {
@@ -322,7 +322,7 @@ TEST_F(EnginePrefixCache, AnswersAreThoseOfAnEngineWithoutOne) {
   EXPECT_GT(preemptions, 0);
   EXPECT_GT(evicted, 0);
   EXPECT_GT(read, 0);
-  EXPECT_GT(refused, 0);
+  EXPECT_GT(read_errors, 0);
 }
 
 }  // namespace

@@ -100,9 +100,9 @@ TEST_F(SessionTest, WhatIsSavedIsGoneOnFromElsewhere) {
   {
     Session session(model(), 2048);
     session.logits(std::span(history).first(700));
-    session.save(std::make_shared<FileStore>(folder.path() / "chat"));
+    session.save(std::make_shared<FileStore>(folder.path() / "chat"), history);
     session.logits(std::span(history).first(1200));
-    session.save(std::make_shared<FileStore>(folder.path() / "chat"));
+    session.save(std::make_shared<FileStore>(folder.path() / "chat"), history);
   }
   Session session(model(), 2048, FreedMemory::Poisoned);
   session.logits(tokens(20, 9));  // something to leave

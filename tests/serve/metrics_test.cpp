@@ -66,6 +66,7 @@ EngineStatistics busy(Metrics& metrics) {
   now.tier.lost = 2;
   now.tier.refused = 4;
   now.tier.write_errors = 5;
+  now.tier.read_errors = 6;
   now.pool = {.states = 5, .latents = 2, .mtp_latents = 1, .nothing = 8};
   now.draw_seconds = 0.25;
   for (const auto& [prefill, decode, seconds] :
@@ -173,6 +174,7 @@ TEST(Metrics, ValuesAreThoseToldOf) {
       {"calandra_prefix_tier_lost_total", 2},
       {"calandra_prefix_tier_read_bytes_total", 300},
       {"calandra_prefix_tier_write_errors_total", 5},
+      {"calandra_prefix_tier_read_errors_total", 6},
       {"calandra_pool_blocks{state=\"used\"}", 10},
       {"calandra_pool_blocks{state=\"free\"}", 6},
       {"calandra_pool_held_blocks{kind=\"states\"}", 5},
