@@ -70,7 +70,8 @@ TEST(WholeServer, EveryMetricIsFilledByWhatAServerDoes) {
       "calandra_pool_held_blocks{kind=\"mtp_latents\"}",  // drafts are not used yet
       // Nothing is damaged, full or in a hurry here: tests/cache.
       "calandra_prefix_tier_evicted_total", "calandra_prefix_tier_lost_total", "calandra_prefix_tier_refused_total",
-      "calandra_prefix_tier_write_errors_total", "calandra_prefix_cache_verifications_total{result=\"different\"}",
+      "calandra_prefix_tier_read_errors_total", "calandra_prefix_tier_write_errors_total",
+      "calandra_prefix_cache_verifications_total{result=\"different\"}",
       "calandra_prefix_cache_verifications_total{result=\"gone\"}"};
   const std::string kFleeting = "calandra_prefix_tier_waiting";  // gone before one looks, or not
   std::map<std::string, double> most;
