@@ -729,7 +729,8 @@ TEST_F(FileStoreTest, TouchedObjectsAreNewer) {
 
 TEST_F(FileStoreTest, SaysWhatIsWrongWithTheFolder) {
   std::ofstream(folder_.path() / "file") << "x";
-  EXPECT_THAT(error_of([&] { FileStore store(folder_.path() / "file"); }), testing::HasSubstr("file: found no folder, expected one, or nothing"));
+  EXPECT_THAT(error_of([&] { FileStore store(folder_.path() / "file"); }),
+              testing::HasSubstr("file: found no folder, expected one, or nothing"));
 }
 
 }  // namespace
