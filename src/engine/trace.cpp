@@ -117,8 +117,11 @@ class Tracer {
   }
 
   /// The MTP row of the prompt's last token needs the token after it.
-  void last_mtp_row() {
-    recorder_.mtp_output(model_.forward().mtp(*memory_, length_ - 1, last_hidden(), std::span(&next_, 1), &recorder_));
+  void last_mtp_row() { recorder_.mtp_output(mtp_row(length_ - 1, last_hidden(), next_, &recorder_)); }
+
+  ConstRows mtp_row(std::int64_t position, ConstRows hidden, std::int32_t next, Observer* observer = nullptr) {
+    const MtpSlice slice{memory_.get(), position, std::span(&next, 1)};
+    return model_.forward().mtp(std::span(&slice, 1), hidden, observer);
   }
 
   ConstRows last_hidden() const {
@@ -135,7 +138,7 @@ class Tracer {
       add_logits(row, logits);
       trace_.draft_ids.push_back(argmax(logits.values.data(), model_.num_samplable()));
       if (n + 1 == options_.drafts) break;
-      const ConstRows next = model_.forward().mtp(*memory_, length_ + n, row, std::span(&trace_.draft_ids.back(), 1));
+      const ConstRows next = mtp_row(length_ + n, row, trace_.draft_ids.back());
       u.assign(next.row(0), next.row(0) + next.cols);
     }
   }
@@ -150,8 +153,7 @@ class Tracer {
       add_logits(hidden(), greedy);
       trace_.greedy_ids.push_back(argmax(greedy.values.data() + n * config_.vocab, model_.num_samplable()));
       if (!model_.forward().with_mtp()) continue;
-      const ConstRows u =
-          model_.forward().mtp(*memory_, memory_->position() - 1, last_hidden(), std::span(&trace_.greedy_ids.back(), 1));
+      const ConstRows u = mtp_row(memory_->position() - 1, last_hidden(), trace_.greedy_ids.back());
       add_logits(u, mtp_greedy);
     }
     put(trace_, "greedy_logits", {options_.greedy, config_.vocab}, greedy.values);

@@ -6,7 +6,7 @@
 namespace calandra {
 
 /// Kernels that call each other have buffers of their own.
-enum class ScratchUse : std::uint8_t { Panel, Packed, State, Attention };
+enum class ScratchUse : std::uint8_t { Panel, Packed, State, Attention, Trial };
 
 /// At least `count` floats on a cache line, of any content, until the thread's next call for the same use. Throws
 /// std::bad_alloc.

@@ -26,6 +26,7 @@ MemoryLayout memory_layout(const Config& config, CacheTypes types, bool with_mtp
   m.head_dim = config.head_dim;
   m.state_floats = config.heads * config.head_dim * config.head_dim;
   m.tail_values = kConvStreams * kConvInputs * config.kda_width();
+  m.replay_values = (3 + kConvStreams) * config.kda_width() + config.heads;  // k, v, decay; inputs of the convolutions; beta
   m.latent_dim = config.kv_rank;
   m.rope_dim = config.rope_dim;
   m.latent_row_values = config.latent_row();

@@ -26,10 +26,11 @@ struct MemoryLayout {
 
   std::int64_t heads = 0;
   std::int64_t head_dim = 0;
-  std::int64_t state_floats = 0;       // of one KDA layer: H D D
-  std::int64_t tail_values = 0;        // of one KDA layer: 3 streams x 3 inputs x P
-  std::int64_t latent_dim = 0;         // C
-  std::int64_t rope_dim = 0;           // R
+  std::int64_t state_floats = 0;   // of one KDA layer: H D D
+  std::int64_t tail_values = 0;    // of one KDA layer: 3 streams x 3 inputs x P
+  std::int64_t replay_values = 0;  // of one KDA layer and token that is not certain yet: what a state and its tails take of it
+  std::int64_t latent_dim = 0;     // C
+  std::int64_t rope_dim = 0;       // R
   std::int64_t latent_row_values = 0;  // of one MLA layer and token: C + R
   std::int64_t latent_row_bytes = 0;
 
@@ -55,7 +56,8 @@ struct MemoryLayout {
   // What a person asks for: bytes without the rounding to pages and blocks.
   std::int64_t state_bytes() const { return kda_layers * state_floats * 4; }
   std::int64_t tails_bytes() const { return kda_layers * tail_bytes; }
-  std::int64_t cache_bytes_per_token() const;  // main layers
+  std::int64_t cache_bytes_per_token() const;                                   // main layers
+  std::int64_t replay_bytes() const { return kda_layers * replay_values * 4; }  // of one such token, while it is not
   std::int64_t mtp_cache_bytes_per_token() const;
 };
 

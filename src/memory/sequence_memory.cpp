@@ -251,6 +251,7 @@ LatentCache SequenceMemory::mtp_latents() { return cache(mtp_pages_, 0); }
 void SequenceMemory::advance(std::int64_t count, std::span<const float> hidden) {
   position_ += count;
   hidden_.assign(hidden.begin(), hidden.end());
+  mtp_row_token_.reset();
 }
 
 }  // namespace calandra

@@ -1,12 +1,14 @@
 #pragma once
 // The memory of one sequence. Its position n is one number: KDA states, convolution tails and latents are those after n
-// tokens; the MTP layer's latents are at n - 1, because its row i needs token i + 1. Only the forward pass writes them, and
-// only advance() moves the position. Memory comes from the pool and goes back when the object dies.
+// tokens; the MTP layer's latents are at n - 1, because its row i needs token i + 1, or at n where a draft has been made from token n.
+// Only the forward pass writes them, and only advance() moves the position. Rows past it may hold what was not accepted; they are
+// written before they are read. Memory comes from the pool and goes back when the object dies.
 
 #include "memory/pool.h"
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -136,7 +138,10 @@ class SequenceMemory {
   PartsToFill rows_to_fill(std::int64_t begin, std::int64_t end);
   /// As Boundary::fixed(), with a hidden row of that many numbers.
   PartsToFill fixed_to_fill(std::int64_t hidden);
-  void arrive(std::int64_t position) { position_ = position; }
+  void arrive(std::int64_t position) {
+    position_ = position;
+    mtp_row_token_.reset();
+  }
 
   // ---- For the forward pass. `kda_index` and `mla_index` count layers of their own kind.
 
@@ -149,6 +154,9 @@ class SequenceMemory {
   std::span<const float> last_hidden() const { return hidden_; }
   /// All layers have taken `count` more tokens, the last of which has the final-norm row `hidden` [h].
   void advance(std::int64_t count, std::span<const float> hidden);
+  /// The MTP layer's row n - 1 has been made, with `next` as token n.
+  void note_mtp_row(std::int32_t next) { mtp_row_token_ = next; }
+  bool has_mtp_row(std::int32_t next) const { return mtp_row_token_ == next; }
 
  private:
   explicit SequenceMemory(MemoryPool& pool);
@@ -163,6 +171,7 @@ class SequenceMemory {
   PageList latents_;
   PageList mtp_latents_;
   std::vector<float> hidden_;
+  std::optional<std::int32_t> mtp_row_token_;  // with which the MTP layer's row n - 1 was made, if it was
   // Start of every page's rows, by layer: what the attention kernel walks.
   std::vector<std::vector<std::byte*>> latent_pages_;
   std::vector<std::vector<std::byte*>> mtp_pages_;

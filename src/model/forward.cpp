@@ -18,6 +18,7 @@ ForwardPass::ForwardPass(const Config& config, const ModelWeights& weights, Comp
       work_(std::make_unique<Workspace>()) {
   std::int64_t kda = 0, mla = 0;
   for (std::int64_t layer = 0; layer < config.layers; ++layer) kind_index_.push_back(config.is_mla(layer) ? mla++ : kda++);
+  work_->replay.resize(static_cast<std::size_t>(kda));
 }
 
 ForwardPass::~ForwardPass() = default;
@@ -30,6 +31,7 @@ void ForwardPass::check(std::span<const Slice> slices) const {
     }
     std::int64_t after = slices[s].memory->position();
     const std::int64_t end = after + std::ssize(slices[s].tokens);
+    if (slices[s].tentative && !slices[s].boundaries.empty()) fail("batch: boundaries in slice {}, which is tentative", s);
     for (const Boundary* boundary : slices[s].boundaries) {
       if (boundary->position() <= after || boundary->position() > end)
         fail("batch: a boundary at {} in slice {}, expected {} to {}", boundary->position(), s, after + 1, end);
@@ -57,10 +59,18 @@ void ForwardPass::norm_rows(ConstRows x, std::span<const float> weight, Rows y, 
 std::span<const ForwardPass::Segment> ForwardPass::segments_of(std::span<const Slice> slices) {
   std::vector<Segment>& segments = work_->segments;
   segments.clear();
+  std::vector<std::int32_t>& replayed = work_->replay_tokens;
+  replayed.clear();
   std::int64_t row = 0;
   for (const Slice& slice : slices) {
     segments.push_back({slice.memory, slice.memory->position(), row, std::ssize(slice.tokens), slice.boundaries});
     row = segments.back().end_row();
+    if (!slice.tentative) continue;
+    segments.back().first_replay_row = std::ssize(replayed);
+    replayed.insert(replayed.end(), slice.tokens.begin(), slice.tokens.end());
+  }
+  if (!replayed.empty()) {
+    for (Buffer& buffer : work_->replay) buffer.take(std::ssize(replayed), slices.front().memory->layout().replay_values);
   }
   return segments;
 }
@@ -95,13 +105,47 @@ ConstRows ForwardPass::run(std::span<const Slice> slices, Observer* observer) {
   for (std::int64_t layer = 0; layer < config_.layers; ++layer) run_block(layer, x, segments, observer);
   const Rows hidden = work_->hidden.take(rows, config_.hidden);
   norm_rows(x, weights_.final_norm, hidden, Outputs::Exact);
+  work_->final_rows = hidden;
   if (with_mtp_) fill_mtp(segments, slices, hidden, observer);
   for (const Segment& segment : segments) {
+    if (segment.tentative()) continue;
     for (Boundary* boundary : segment.boundaries)
       boundary->set_hidden(span_of(ConstRows(hidden), segment.row_of(boundary->position() - 1)));
     segment.memory->advance(segment.rows, span_of(ConstRows(hidden), segment.end_row() - 1));
   }
   return hidden;
+}
+
+/// Of the last run(); null if that memory had none.
+const ForwardPass::Segment* ForwardPass::tentative_segment(const Commit& commit) const {
+  for (const Segment& segment : work_->segments) {
+    if (segment.memory == commit.memory && segment.tentative()) return &segment;
+  }
+  return nullptr;
+}
+
+ConstRows ForwardPass::commit(std::span<const Commit> commits) {
+  bool replays = false;
+  for (const Commit& commit : commits) {
+    const Segment* const segment = tentative_segment(commit);
+    const std::int64_t most = segment == nullptr ? 0 : segment->rows;
+    if (commit.count < 0 || commit.count > most) fail("commit: {} tokens, expected 0 to {}", commit.count, most);
+    if (commit.next && (!with_mtp_ || commit.memory->position() + commit.count == 0))
+      fail("commit: a row of the MTP layer at {}, expected one behind a token, with that layer", commit.memory->position());
+    replays = replays || commit.count > 0;
+  }
+  const ThreadPool::Step step(compute_.threads());
+  if (replays) {
+    for (std::int64_t layer = 0; layer < config_.num_kda_layers(); ++layer) replay_kda(commits, layer);
+  }
+  const ConstRows u = with_mtp_ ? commit_mtp(commits) : ConstRows();
+  for (const Commit& commit : commits) {
+    if (const Segment* const segment = tentative_segment(commit); segment != nullptr && commit.count > 0)
+      commit.memory->advance(commit.count, span_of(work_->final_rows, segment->first_row + commit.count - 1));
+    if (commit.next) commit.memory->note_mtp_row(*commit.next);
+  }
+  for (Segment& segment : work_->segments) segment.first_replay_row = -1;
+  return u;
 }
 
 void ForwardPass::block(std::int64_t layer, Rows x, std::span<const Slice> slices, Observer* observer) {

@@ -22,6 +22,23 @@ struct Slice {
   /// To be filled as the pass goes by: boundaries ahead of the memory's position, the last one at the end of the tokens at most, in
   /// ascending order.
   std::span<Boundary* const> boundaries = {};
+  /// The tokens behind the first may turn out to be others: the memory stays where it is until commit() says how many were right. Without
+  /// boundaries.
+  bool tentative = false;
+};
+
+/// What came of a tentative slice.
+struct Commit {
+  SequenceMemory* memory = nullptr;
+  std::int64_t count = 0;  // of its tokens, the first, that were right; 0 where the last run() had no such slice of this memory
+  std::optional<std::int32_t> next;  // the token after them, from which the MTP layer predicts another
+};
+
+/// Rows of the MTP layer for one sequence: row first + i is made with next_tokens[i].
+struct MtpSlice {
+  SequenceMemory* memory = nullptr;
+  std::int64_t first = 0;
+  std::span<const std::int32_t> next_tokens;
 };
 
 /// Sees intermediate values as they are made, for `trace` and tests. Rows are in slice order.
@@ -43,9 +60,14 @@ class ForwardPass {
   ForwardPass(const Config& config, const ModelWeights& weights, Compute& compute, bool with_mtp);
   ~ForwardPass();
 
-  /// Final-norm rows [tokens of all slices, h], valid until the next call. Moves every memory on by its slice. Throws Error
-  /// for a token id outside the vocabulary, before anything is written.
+  /// Final-norm rows [tokens of all slices, h], valid until the next call. Moves every memory on by its slice, but for tentative ones. Throws
+  /// Error for a token id outside the vocabulary, before anything is written.
   ConstRows run(std::span<const Slice> slices, Observer* observer = nullptr);
+
+  /// The memories are where a pass over the right tokens alone would have left them: what the KDA layers have kept of these tokens is
+  /// replayed into states and tails, which takes one more read of the states. Each tentative slice of the last run() once. Returns the MTP rows
+  /// u [n, h] of those with `next`, in order, valid until the next call.
+  ConstRows commit(std::span<const Commit> commits);
 
   /// One block on given inputs: x [rows, h] in, residual stream after it out. `layer` may be config.layers for the MTP
   /// block. Writes the layer's memory at its position but does not move it.
@@ -54,10 +76,9 @@ class ForwardPass {
   /// Logits [rows, vocab] of final-norm rows, or of MTP rows.
   void head(ConstRows hidden, Rows logits);
 
-  /// MTP rows u [n, h] (after final_layernorm): row i from hidden row i and the token after it. They are written into the
-  /// MTP cache from row `first` on, without moving anything: rows at or past position - 1 are drafts that later passes overwrite.
-  ConstRows mtp(SequenceMemory& memory, std::int64_t first, ConstRows hidden, std::span<const std::int32_t> next_tokens,
-                Observer* observer = nullptr);
+  /// MTP rows u [n, h] (after final_layernorm): row i from hidden row i and the token after it, in the order of the slices. They are written
+  /// into the MTP caches, without moving anything: rows at or past position - 1 are drafts that later passes overwrite.
+  ConstRows mtp(std::span<const MtpSlice> slices, ConstRows hidden, Observer* observer = nullptr);
 
   bool with_mtp() const { return with_mtp_; }
 
@@ -66,6 +87,7 @@ class ForwardPass {
   struct Segment;
   struct RowRun;
   struct Assignments;
+  struct KdaReplay;
 
   void check(std::span<const Slice> slices) const;
   /// The rows of the slices, at the positions of their memories. In the workspace until the next call.
@@ -79,6 +101,8 @@ class ForwardPass {
 
   void kda(const KdaWeights& w, std::int64_t kda_index, Rows normed, Rows out, std::span<const Segment> segments);
   void low_rank(const WeightMatrix& in, const WeightMatrix& w, ConstRows x, Rows y);
+  KdaReplay replay_rows(std::int64_t kda_index, const Segment& segment) const;
+  void replay_kda(std::span<const Commit> commits, std::int64_t kda_index);
 
   void mla(const MlaWeights& w, std::int64_t layer, Rows normed, Rows out);
   /// The cache of a layer in the sequence of a segment.
@@ -99,7 +123,12 @@ class ForwardPass {
 
   ConstRows mtp_rows(ConstRows hidden, std::span<const std::int32_t> next_tokens, std::span<const Segment> segments,
                      Observer* observer);
+  void begin_mtp(std::int64_t most_rows);
+  void add_mtp(SequenceMemory& memory, std::span<const std::int32_t> tokens, ConstRows hidden);
+  ConstRows finish_mtp(Observer* observer);
   void fill_mtp(std::span<const Segment> segments, std::span<const Slice> slices, ConstRows hidden, Observer* observer);
+  ConstRows commit_mtp(std::span<const Commit> commits);
+  const Segment* tentative_segment(const Commit& commit) const;
 
   const Config& config_;
   const ModelWeights& weights_;

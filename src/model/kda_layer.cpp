@@ -1,5 +1,6 @@
 // Kimi Delta Attention: projections, short convolutions, decay gate, recurrence, gated norm (docs/model.md, KDA).
 
+#include "kernels/scratch.h"
 #include "model/forward.h"
 #include "model/profile.h"
 #include "model/workspace.h"
@@ -14,6 +15,48 @@ namespace {
 
 constexpr std::int64_t kStreams = 3;  // q, k, v
 constexpr std::int64_t kHistory = 3;  // inputs that a convolution of 4 taps looks back
+
+/// Channels [begin, begin + dim) of a KDA layer's tails, those of one head.
+struct HeadTails {
+  const Kernels& kernels;
+  CacheType type;
+  std::int64_t width, begin, dim;
+
+  std::byte* at(std::byte* tails, std::int64_t stream, std::int64_t i) const {
+    return tails + cache_row_bytes(type, (stream * kHistory + i) * width + begin);
+  }
+  /// The inputs before a slice, oldest first.
+  void load(std::byte* tails, std::int64_t stream, Rows before) const {
+    for (std::int64_t i = 0; i < kHistory; ++i)
+      kernels.load_cache(at(tails, stream, i), type, {before.row(i) + begin, static_cast<std::size_t>(dim)});
+  }
+  /// The inputs that the token after the first `count` of x looks back on.
+  void keep(ConstRows before, ConstRows x, std::int64_t count, std::byte* tails, std::int64_t stream) const {
+    for (std::int64_t i = 0; i < kHistory; ++i) {
+      const std::int64_t t = count - kHistory + i;  // negative: still an input from before
+      const float* input = t >= 0 ? x.row(t) : before.row(t + kHistory);
+      kernels.store_cache({input + begin, static_cast<std::size_t>(dim)}, type, at(tails, stream, i));
+    }
+  }
+};
+
+/// What the recurrence of one head takes of rows [begin, end).
+KdaSteps steps_of(ConstRows q, ConstRows k, ConstRows v, ConstRows decay, ConstRows beta, Rows o, std::int64_t head,
+                  std::int64_t dim, std::int64_t begin, std::int64_t end) {
+  KdaSteps steps;
+  steps.tokens = end - begin;
+  steps.key_dim = steps.value_dim = dim;
+  steps.q = q.row(begin) + head * dim;
+  steps.k = k.row(begin) + head * dim;
+  steps.decay = decay.row(begin) + head * dim;
+  steps.v = v.row(begin) + head * dim;
+  steps.stride = k.stride;
+  steps.beta = beta.row(begin) + head;
+  steps.beta_stride = beta.stride;
+  steps.o = o.row(begin) + head * dim;
+  steps.o_stride = o.stride;
+  return steps;
+}
 
 }  // namespace
 
@@ -53,29 +96,19 @@ void ForwardPass::kda(const KdaWeights& w, std::int64_t kda_index, Rows normed, 
       const Segment& segment = segments[static_cast<std::size_t>(task / heads)];
       const std::int64_t head = task % heads, begin = head * dim, end = begin + dim;
       const auto channels = static_cast<std::size_t>(dim);
-      const CacheType type = segment.memory->layout().types.tails;
+      const HeadTails head_tails{kernels, segment.memory->layout().types.tails, width, begin, dim};
+      std::byte* const tails = segment.memory->tails(kda_index);
       for (std::int64_t stream = 0; stream < kStreams; ++stream) {
         const auto s = static_cast<std::size_t>(stream);
         const Rows before = history.slice((task / heads * kStreams + stream) * kHistory, kHistory);
         const ConstRows x = inputs[s].slice(segment.first_row, segment.rows);
-        const auto tail = [&](std::byte* tails, std::int64_t i) {
-          return tails + cache_row_bytes(type, (stream * kHistory + i) * width + begin);
-        };
-        std::byte* const tails = segment.memory->tails(kda_index);
-        for (std::int64_t i = 0; i < kHistory; ++i) kernels.load_cache(tail(tails, i), type, {before.row(i) + begin, channels});
+        head_tails.load(tails, stream, before);
         kernels.short_conv(x, {taps[s]->data(), config_.conv_taps, width, width}, before,
                            outputs[s].slice(segment.first_row, segment.rows), begin, end);
-        // The inputs that the token after `count` of the segment looks back on.
-        const auto keep = [&](std::int64_t count, std::byte* into) {
-          for (std::int64_t i = 0; i < kHistory; ++i) {
-            const std::int64_t t = count - kHistory + i;  // negative: still an input from before
-            const float* input = t >= 0 ? x.row(t) : before.row(t + kHistory);
-            kernels.store_cache({input + begin, channels}, type, tail(into, i));
-          }
-        };
+        if (segment.tentative()) continue;
         for (Boundary* boundary : segment.boundaries)
-          keep(boundary->position() - segment.first_position, boundary->tails(kda_index));
-        keep(segment.rows, tails);
+          head_tails.keep(before, x, boundary->position() - segment.first_position, boundary->tails(kda_index), stream);
+        head_tails.keep(before, x, segment.rows, tails, stream);
       }
       for (std::int64_t r = segment.first_row; r < segment.end_row(); ++r) {
         const std::span q_head{conv_q.row(r) + begin, channels}, k_head{conv_k.row(r) + begin, channels};
@@ -88,22 +121,26 @@ void ForwardPass::kda(const KdaWeights& w, std::int64_t kda_index, Rows normed, 
                           w.decay_rate[static_cast<std::size_t>(head)], config_.bounded_gate, config_.gate_lower_bound,
                           decay_head);
       }
-      const std::span<float> state = segment.memory->state(kda_index, head);
+      std::span<float> state = segment.memory->state(kda_index, head);
+      if (segment.tentative()) {
+        const KdaReplay replay = replay_rows(kda_index, segment);
+        for (std::int64_t t = 0; t < segment.rows; ++t) {
+          const std::int64_t r = segment.first_row + t;
+          const auto copy = [&](ConstRows from, Rows to) { std::copy_n(from.row(r) + begin, dim, to.row(t) + begin); };
+          for (std::size_t stream = 0; stream < inputs.size(); ++stream) copy(inputs[stream], replay.inputs[stream]);
+          copy(conv_k, replay.k);
+          copy(conv_v, replay.v);
+          copy(decay, replay.decay);
+          replay.beta.row(t)[head] = beta.row(r)[head];
+        }
+        const std::span trial{scratch(ScratchUse::Trial, std::ssize(state)), state.size()};
+        std::ranges::copy(state, trial.begin());
+        state = trial;
+      }
       std::int64_t row = segment.first_row;
       const auto recur_to = [&](std::int64_t end_row) {
-        KdaSteps steps;
-        steps.tokens = end_row - row;
-        steps.key_dim = steps.value_dim = dim;
-        steps.q = conv_q.row(row) + begin;
-        steps.k = conv_k.row(row) + begin;
-        steps.decay = decay.row(row) + begin;
-        steps.v = conv_v.row(row) + begin;
-        steps.stride = width;
-        steps.beta = beta.row(row) + head;
-        steps.beta_stride = heads;
-        steps.o = kda_out.row(row) + begin;
-        steps.o_stride = width;
-        kernels.kda_recurrence(steps, state.data(), 0, dim);
+        kernels.kda_recurrence(steps_of(conv_q, conv_k, conv_v, decay, beta, kda_out, head, dim, row, end_row), state.data(), 0,
+                               dim);
         row = end_row;
       };
       for (Boundary* boundary : segment.boundaries) {
@@ -126,6 +163,43 @@ void ForwardPass::low_rank(const WeightMatrix& in, const WeightMatrix& w, ConstR
   const Rows between = work_->low_rank.take(x.rows, in.rows);
   compute_.linear(std::array{Product{&in, x, between, Outputs::Rounded}});
   compute_.linear(w, between, y);
+}
+
+/// Of the tokens of a tentative segment.
+ForwardPass::KdaReplay ForwardPass::replay_rows(std::int64_t kda_index, const Segment& segment) const {
+  const std::int64_t width = config_.kda_width();
+  const Rows all = work_->replay[static_cast<std::size_t>(kda_index)]
+                       .take(std::ssize(work_->replay_tokens), segment.memory->layout().replay_values)
+                       .slice(segment.first_replay_row, segment.rows);
+  const auto part = [&](std::int64_t i) { return all.columns(i * width, width); };
+  return {{part(0), part(1), part(2)}, part(3), part(4), part(5), all.columns(6 * width, config_.heads)};
+}
+
+/// States and tails of one layer take the tokens that were right.
+void ForwardPass::replay_kda(std::span<const Commit> commits, std::int64_t kda_index) {
+  const Timed timed(Family::KdaRecurrence);
+  const Kernels& kernels = compute_.kernels();
+  const std::int64_t heads = config_.heads, dim = config_.head_dim, width = config_.kda_width();
+  const Rows history = work_->history.take(std::ssize(commits) * kHistory, width);
+  const Rows unused = work_->kda_out.take(std::ssize(work_->replay_tokens), width);
+  compute_.threads().for_each(std::ssize(commits) * heads, 1, [&](std::int64_t task, std::int64_t /*end*/) {
+    const Commit& commit = commits[static_cast<std::size_t>(task / heads)];
+    if (commit.count == 0) return;
+    const Segment& segment = *tentative_segment(commit);
+    const KdaReplay replay = replay_rows(kda_index, segment);
+    const std::int64_t head = task % heads;
+    const HeadTails head_tails{kernels, commit.memory->layout().types.tails, width, head * dim, dim};
+    std::byte* const tails = commit.memory->tails(kda_index);
+    const Rows before = history.slice(task / heads * kHistory, kHistory);
+    for (std::int64_t stream = 0; stream < kStreams; ++stream) {
+      head_tails.load(tails, stream, before);
+      head_tails.keep(before, replay.inputs[static_cast<std::size_t>(stream)], commit.count, tails, stream);
+    }
+    // What the recurrence gives out was needed before: any query will do.
+    const Rows o = unused.slice(segment.first_replay_row, segment.rows);
+    kernels.kda_recurrence(steps_of(replay.k, replay.k, replay.v, replay.decay, replay.beta, o, head, dim, 0, commit.count),
+                           commit.memory->state(kda_index, head).data(), 0, dim);
+  });
 }
 
 }  // namespace calandra

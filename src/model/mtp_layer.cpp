@@ -27,38 +27,87 @@ ConstRows ForwardPass::mtp_rows(ConstRows hidden, std::span<const std::int32_t> 
   return u;
 }
 
-void ForwardPass::fill_mtp(std::span<const Segment> segments, std::span<const Slice> slices, ConstRows hidden,
-                           Observer* observer) {
-  // The rows this pass completes: from the last token before the slice up to the last but one of the slice.
-  std::vector<Segment>& parts = work_->mtp_segments;
-  parts.clear();
-  std::int64_t rows = 0;
-  const Rows inputs = work_->mtp_hidden.take(hidden.rows, config_.hidden);
-  std::vector<std::int32_t>& tokens = work_->mtp_tokens;
-  tokens.clear();
-  for (std::size_t s = 0; s < segments.size(); ++s) {
-    const Segment& segment = segments[s];
-    const bool resumes = segment.first_position > 0;
-    const Segment part{segment.memory, std::max<std::int64_t>(0, segment.first_position - 1), rows,
-                       segment.rows - (resumes ? 0 : 1)};
-    if (part.rows == 0) continue;
-    if (resumes) std::ranges::copy(segment.memory->last_hidden(), inputs.row(rows++));
-    for (std::int64_t t = 0; t + 1 < segment.rows; ++t)
-      std::copy_n(hidden.row(segment.first_row + t), config_.hidden, inputs.row(rows++));
-    const auto given = slices[s].tokens.subspan(resumes ? 0 : 1);
-    tokens.insert(tokens.end(), given.begin(), given.end());
-    parts.push_back(part);
-  }
-  if (rows == 0) return;
-  const ConstRows u = mtp_rows(inputs.slice(0, rows), tokens, parts, observer);
-  if (observer != nullptr) observer->mtp_output(u);
+/// Rows are gathered, then made at once: at most so many.
+void ForwardPass::begin_mtp(std::int64_t most_rows) {
+  work_->mtp_inputs = work_->mtp_hidden.take(most_rows, config_.hidden);
+  work_->mtp_tokens.clear();
+  work_->mtp_segments.clear();
 }
 
-ConstRows ForwardPass::mtp(SequenceMemory& memory, std::int64_t first, ConstRows hidden,
-                           std::span<const std::int32_t> next_tokens, Observer* observer) {
+/// Adds the rows of a sequence at position p that `tokens` complete, which come from p on: those of its last token and of all of `tokens` but
+/// the last. A row that a draft has made is not made again, unless it is the only one. hidden [tokens - 1, h] are the rows of `tokens`.
+void ForwardPass::add_mtp(SequenceMemory& memory, std::span<const std::int32_t> tokens, ConstRows hidden) {
+  const std::int64_t position = memory.position();
+  const bool is_made = tokens.size() > 1 && memory.has_mtp_row(tokens[0]);
+  const bool resumes = position > 0 && !is_made;
+  std::vector<std::int32_t>& next = work_->mtp_tokens;
+  const Segment part{&memory, resumes ? position - 1 : position, std::ssize(next), std::ssize(tokens) - (resumes ? 0 : 1)};
+  if (part.rows == 0) return;
+  std::int64_t row = part.first_row;
+  if (resumes) std::ranges::copy(memory.last_hidden(), work_->mtp_inputs.row(row++));
+  for (std::int64_t t = 0; row < part.end_row(); ++t) std::copy_n(hidden.row(t), config_.hidden, work_->mtp_inputs.row(row++));
+  const auto given = tokens.subspan(resumes ? 0 : 1);
+  next.insert(next.end(), given.begin(), given.end());
+  work_->mtp_segments.push_back(part);
+}
+
+/// Those rows, after final_layernorm.
+ConstRows ForwardPass::finish_mtp(Observer* observer) {
+  const auto rows = std::ssize(work_->mtp_tokens);
+  if (rows == 0) return {};
+  return mtp_rows(work_->mtp_inputs.slice(0, rows), work_->mtp_tokens, work_->mtp_segments, observer);
+}
+
+/// The rows that a pass completes: from the last token before each slice up to the last but one of the slice.
+void ForwardPass::fill_mtp(std::span<const Segment> segments, std::span<const Slice> slices, ConstRows hidden,
+                           Observer* observer) {
+  begin_mtp(hidden.rows);
+  for (std::size_t s = 0; s < segments.size(); ++s) {
+    if (segments[s].tentative()) continue;
+    add_mtp(*segments[s].memory, slices[s].tokens, hidden.slice(segments[s].first_row, segments[s].rows));
+  }
+  const ConstRows u = finish_mtp(observer);
+  if (observer != nullptr && u.rows > 0) observer->mtp_output(u);
+}
+
+/// The rows that the tokens complete which were right, and those that predict what comes after `next`, which are returned.
+ConstRows ForwardPass::commit_mtp(std::span<const Commit> commits) {
+  std::int64_t most_rows = 0;
+  for (const Commit& commit : commits) most_rows += commit.count + 1;
+  begin_mtp(most_rows);
+  std::vector<std::int32_t>& tokens = work_->committed_tokens;
+  std::vector<std::int64_t>& wanted = work_->wanted_mtp_rows;
+  wanted.clear();
+  for (const Commit& commit : commits) {
+    tokens.clear();
+    ConstRows hidden;
+    if (const Segment* const segment = tentative_segment(commit); segment != nullptr && commit.count > 0) {
+      const auto first = work_->replay_tokens.begin() + segment->first_replay_row;
+      tokens.assign(first, first + commit.count);
+      hidden = work_->final_rows.slice(segment->first_row, segment->rows);
+    }
+    if (commit.next) tokens.push_back(*commit.next);
+    if (!tokens.empty()) add_mtp(*commit.memory, tokens, hidden);
+    if (commit.next) wanted.push_back(std::ssize(work_->mtp_tokens) - 1);
+  }
+  finish_mtp(nullptr);
+  const Rows u = work_->mtp_out.take(std::ssize(work_->mtp_tokens), config_.hidden);
+  for (std::size_t i = 0; i < wanted.size(); ++i)  // never behind where it stands
+    std::copy_n(u.row(wanted[i]), u.cols, u.row(static_cast<std::int64_t>(i)));
+  return u.slice(0, std::ssize(wanted));
+}
+
+ConstRows ForwardPass::mtp(std::span<const MtpSlice> slices, ConstRows hidden, Observer* observer) {
   const ThreadPool::Step step(compute_.threads());
-  const std::array part{Segment{&memory, first, 0, hidden.rows}};
-  return mtp_rows(hidden, next_tokens, part, observer);
+  std::vector<Segment>& segments = work_->mtp_segments;
+  std::vector<std::int32_t>& tokens = work_->mtp_tokens;
+  segments.clear();
+  tokens.clear();
+  for (const MtpSlice& slice : slices) {
+    segments.push_back({slice.memory, slice.first, std::ssize(tokens), std::ssize(slice.next_tokens)});
+    tokens.insert(tokens.end(), slice.next_tokens.begin(), slice.next_tokens.end());
+  }
+  return mtp_rows(hidden, tokens, segments, observer);
 }
 
 }  // namespace calandra

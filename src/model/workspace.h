@@ -4,6 +4,7 @@
 #include "base/aligned.h"
 #include "model/forward.h"
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -30,10 +31,19 @@ struct ForwardPass::Segment {
   std::int64_t first_row = 0;
   std::int64_t rows = 0;
   std::span<Boundary* const> boundaries = {};
+  std::int64_t first_replay_row = -1;  // among the tokens of tentative slices; of others -1
 
+  bool tentative() const { return first_replay_row >= 0; }
   std::int64_t end_row() const { return first_row + rows; }
   std::int64_t position_of(std::int64_t row) const { return first_position + row - first_row; }
   std::int64_t row_of(std::int64_t position) const { return first_row + position - first_position; }
+};
+
+/// What a KDA layer keeps of tokens that are not certain: the inputs of its convolutions, and k, v, decay [n, P] and beta [n, H] as the recurrence
+/// takes them.
+struct ForwardPass::KdaReplay {
+  std::array<Rows, 3> inputs;  // q, k, v
+  Rows k, v, decay, beta;
 };
 
 /// Consecutive rows of a segment that one task of the attention takes, at most kAttentionRows.
@@ -60,12 +70,13 @@ struct ForwardPass::Workspace {
   std::vector<RowRun> attention_runs;
 
   // Whole pass. T rows; h, P, H, ... as in checkpoint/config.h.
-  Buffer x;           // [T, h] residual stream
-  Buffer normed;      // [T, h] input of a mixer or MLP
-  Buffer mixed;       // [T, h] its output
-  Buffer hidden;      // [T, h] final-norm rows
-  Buffer head_input;  // [n, h]
-  Buffer cos, sin;    // [T, R / 2] rotation of every row's position
+  Buffer x;              // [T, h] residual stream
+  Buffer normed;         // [T, h] input of a mixer or MLP
+  Buffer mixed;          // [T, h] its output
+  Buffer hidden;         // [T, h] final-norm rows
+  ConstRows final_rows;  // those of the last run()
+  Buffer head_input;     // [n, h]
+  Buffer cos, sin;       // [T, R / 2] rotation of every row's position
 
   // KDA
   Buffer q, k, v;                 // [T, P] projections
@@ -75,6 +86,8 @@ struct ForwardPass::Workspace {
   Buffer conv_q, conv_k, conv_v;  // [T, P] after convolution
   Buffer history;                 // [sequences * 9, P] inputs before the slice, by stream
   Buffer kda_out;                 // [T, P]
+  std::vector<Buffer> replay;     // by KDA layer: [tokens of tentative slices, MemoryLayout::replay_values]
+  std::vector<std::int32_t> replay_tokens;
 
   // MLA
   Buffer query_in;        // [T, q_rank]
@@ -101,8 +114,11 @@ struct ForwardPass::Workspace {
   Buffer mtp_joined;  // [T, 2h]
   Buffer mtp_x;       // [T, h]
   Buffer mtp_out;     // [T, h]
+  Rows mtp_inputs;    // of mtp_hidden, as many rows as there may be
   std::vector<std::int32_t> mtp_tokens;
   std::vector<Segment> mtp_segments;
+  std::vector<std::int32_t> committed_tokens;
+  std::vector<std::int64_t> wanted_mtp_rows;
 };
 
 /// A row as a span.

@@ -83,7 +83,8 @@ TEST_P(GoldenBlocks, Bf16MtpStaysNearTheGoldenStateWhereRoutingAgrees) {
   ASSERT_TRUE(memory->reserve(rows));
   const auto hidden = golden_.floats("hidden.final_norm");
   Routes routes;
-  const ConstRows u = model_.pass().mtp(*memory, 0, {hidden.data(), rows, h, h}, next, &routes);
+  const MtpSlice slice{memory.get(), 0, next};
+  const ConstRows u = model_.pass().mtp(std::span(&slice, 1), {hidden.data(), rows, h, h}, &routes);
   expect_near({u.data, static_cast<std::size_t>(rows * h)}, "mtp.hidden", "mtp.router.ids", routes);
 }
 

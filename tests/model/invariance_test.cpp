@@ -196,6 +196,110 @@ TEST_P(Promise, BoundariesFilledByAPassGoingByAreThoseOfAStop) {
   }
 }
 
+/// Three sequences, one of them without drafts. Each step guesses some tokens, of which some are right, and drafts from where it is.
+TEST_P(Promise, VerifiedDraftsLeaveWhatPlainDecodingLeaves) {
+  TestModel model = make();
+  const std::int64_t h = model.config().hidden;
+  const bool drafts = model.pass().with_mtp();
+  std::mt19937 random(11);
+  const auto end = static_cast<std::int64_t>(length(40));
+  const auto pool = model.pool(3, end + 8);
+  std::vector<std::vector<std::int32_t>> texts;
+  std::vector<Outcome> plain, run(3);
+  std::vector<std::unique_ptr<SequenceMemory>> memories;
+  for (unsigned i = 0; i < 3; ++i) {
+    texts.push_back(model.random_tokens(static_cast<std::size_t>(end), 40 + i));
+    plain.push_back(run_cut(model, texts.back(), {}));
+    memories.push_back(SequenceMemory::create(*pool));
+    ASSERT_TRUE(memories.back()->reserve(end + 8));
+  }
+  for (;;) {
+    std::vector<Slice> slices;
+    std::vector<std::size_t> members;
+    std::vector<std::int64_t> right;
+    std::vector<std::vector<std::int32_t>> guesses(3);
+    for (std::size_t i = 0; i < 3; ++i) {
+      const std::int64_t at = memories[i]->position(), left = end - at;
+      if (left == 0) continue;
+      const std::int64_t count = 1 + static_cast<std::int64_t>(random() % 5);
+      // 0: the whole slice is given up, as when its request ends in an error.
+      right.push_back(i == 0 ? std::min<std::int64_t>(left, 1)
+                             : std::min<std::int64_t>(left, static_cast<std::int64_t>(random() % 6)));
+      right.back() = std::min(right.back(), count);
+      const auto first = texts[i].begin() + at;
+      guesses[i].assign(first, first + right.back());
+      while (i != 0 && std::ssize(guesses[i]) < count) {
+        const std::int64_t wrong = at + std::ssize(guesses[i]);
+        const std::int32_t truth = wrong < end ? texts[i][static_cast<std::size_t>(wrong)] : 0;
+        guesses[i].push_back((truth + 1) % static_cast<std::int32_t>(model.config().vocab));
+      }
+      slices.push_back({memories[i].get(), guesses[i], {}, i != 0});
+      members.push_back(i);
+    }
+    if (slices.empty()) break;
+    ConstRows rows = model.pass().run(slices);
+    std::vector<Commit> commits;
+    for (std::size_t s = 0; s < slices.size(); ++s) {
+      const std::size_t i = members[s];
+      run[i].hidden.insert(run[i].hidden.end(), rows.data, rows.data + right[s] * h);
+      rows.data += std::ssize(slices[s].tokens) * h;
+      const std::int64_t count = i == 0 ? 0 : right[s], position = memories[i]->position() + count;
+      Commit commit{memories[i].get(), count, std::nullopt};
+      // The token after them is not always known, and not always what comes in the end.
+      if (drafts && position > 0 && random() % 3 != 0)
+        commit.next = position < end && random() % 4 != 0 ? texts[i][static_cast<std::size_t>(position)] : 1;
+      commits.push_back(commit);
+    }
+    const ConstRows u = model.pass().commit(commits);
+    const std::vector<float> committed(u.data, u.data + u.rows * u.cols);
+    std::size_t row = 0;
+    for (const Commit& commit : commits) {
+      if (!commit.next) continue;
+      const MtpSlice slice{commit.memory, commit.memory->position() - 1, std::span(&*commit.next, 1)};
+      const ConstRows hidden{commit.memory->last_hidden().data(), 1, h, h};
+      const ConstRows alone = model.pass().mtp(std::span(&slice, 1), hidden);
+      expect_same_bits(std::vector<float>(alone.data, alone.data + h),
+                       std::vector<float>(committed.begin() + static_cast<std::ptrdiff_t>(row) * h,
+                                          committed.begin() + static_cast<std::ptrdiff_t>(row + 1) * h),
+                       "the row that predicts");
+      const MtpSlice further{commit.memory, commit.memory->position(), std::span(&*commit.next, 1)};
+      model.pass().mtp(std::span(&further, 1), alone);
+      ++row;
+    }
+    EXPECT_EQ(static_cast<std::int64_t>(row), u.rows);
+  }
+  for (std::size_t i = 0; i < 3; ++i) {
+    run[i].memory = model.contents(*memories[i]);
+    expect_same(run[i], plain[i], model, fmt::format("sequence {}", i));
+  }
+}
+
+TEST_P(Promise, ATentativeSliceIsCommittedOnceAndWithinItsTokens) {
+  TestModel model = make();
+  const auto tokens = model.random_tokens(4, 2);
+  const auto pool = model.pool(2, 8);
+  const auto memory = SequenceMemory::create(*pool);
+  ASSERT_TRUE(memory->reserve(8));
+  const auto expect_refused = [&](std::int64_t count) {
+    const Commit commit{memory.get(), count, std::nullopt};
+    EXPECT_THROW(model.pass().commit(std::span(&commit, 1)), Error) << count;
+  };
+  expect_refused(1);
+  const Slice slice{memory.get(), tokens, {}, true};
+  model.pass().run(std::span(&slice, 1));
+  EXPECT_EQ(memory->position(), 0);
+  expect_refused(5);
+  expect_refused(-1);
+  const Commit commit{memory.get(), 2, std::nullopt};
+  model.pass().commit(std::span(&commit, 1));
+  EXPECT_EQ(memory->position(), 2);
+  expect_refused(1);
+  const auto boundary = memory->boundary_ahead(3);
+  Boundary* const ahead = boundary.get();
+  const Slice with_boundary{memory.get(), tokens, std::span(&ahead, 1), true};
+  EXPECT_THROW(model.pass().run(std::span(&with_boundary, 1)), Error);
+}
+
 TEST_P(Promise, BoundariesOutsideTheSliceAreRefused) {
   TestModel model = make();
   const auto tokens = model.random_tokens(4, 9);
