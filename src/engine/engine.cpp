@@ -412,7 +412,7 @@ class Engine::Runner : private Prefixes {
         end(work.id, AnswerOutcome::Failed, work.error);
         work.answer = nullptr;
       } else if (work.row >= 0) {
-        const bool goes_on = !work.gained.finish && scheduler_.append_token(work.id);
+        const bool goes_on = !work.gained.finish && scheduler_.append_tokens(work.id);
         if (goes_on) continue;
         scheduler_.finish(work.id);
         end(work.id, outcome_of(work.gained.finish.value_or(FinishReason::Length)));

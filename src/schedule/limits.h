@@ -6,7 +6,7 @@
 namespace calandra {
 
 struct ScheduleLimits {
-  std::int64_t max_running = 64;    // sequences that have memory, and so rows of decoding in a step
+  std::int64_t max_running = 64;    // sequences that have memory, and so streams that a step decodes
   std::int64_t max_waiting = 1024;  // more are refused; preempted requests wait beside them and are never refused
 
   /// Rows of prompts in a step that decodes nothing: enough to use every weight many times.

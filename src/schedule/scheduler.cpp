@@ -64,16 +64,31 @@ Submission Scheduler::submit(const Request& request) {
   return s.id;
 }
 
-bool Scheduler::append_token(RequestId id) {
+bool Scheduler::append_tokens(RequestId id, std::int64_t count) {
   Sequence* s = find(id);
   if (s == nullptr) return false;
   if (under_way_ || !s->running() || s->pending() > 0)
     fail("request {}: a token is appended at position {} of {}, expected all computed", static_cast<std::uint64_t>(id),
          s->position, s->known);
-  ++s->known;
+  // A slice has no more drafts than the request may make tokens less one: with this, never more tokens than it may make.
+  if (count < 1 || count > s->verified + 1)
+    fail("request {}: found {} tokens to append, expected 1 to {}", static_cast<std::uint64_t>(id), count, s->verified + 1);
+  const std::int64_t accepted = count - 1;
+  s->verified = 0;
+  s->known += count;
+  s->position += accepted;
+  s->reached = s->position;
+  if (accepted > 0) queue(*s).charge(*s->client, accepted);
+  counters_.computed_tokens += accepted;
+  counters_.accepted_drafts += accepted;
   if (s->generated() < s->request.max_new_tokens) return true;
   end(id, &ScheduleCounters::finished);
   return false;
+}
+
+void Scheduler::propose(RequestId id, std::int64_t drafts) {
+  if (drafts < 0) fail("drafts: found {}, expected at least 0", drafts);
+  if (Sequence* s = find(id); s != nullptr && s->running()) s->proposed = drafts;
 }
 
 bool Scheduler::finish(RequestId id) { return end(id, &ScheduleCounters::finished); }
@@ -116,6 +131,7 @@ const ScheduledStep& Scheduler::next_step(Instant now) {
   make_way();
   decode_rows_ = schedule_decodes();
   prefill_rows_ = schedule_prefills(decode_rows_ > 0 ? limits_.prefill_tokens_beside_decodes : limits_.prefill_tokens);
+  decode_rows_ += schedule_drafts();
   under_way_ = !step_.slices.empty();
   if (under_way_) ++counters_.steps;
   return step_;
@@ -125,7 +141,10 @@ void Scheduler::complete_step() {
   if (!under_way_) fail("complete_step: no step is under way");
   under_way_ = false;
   for (const ScheduledSlice& slice : step_.slices) {
-    if (Sequence* s = find(slice.id)) s->position += slice.count;
+    Sequence* s = find(slice.id);
+    if (s == nullptr) continue;
+    s->position += slice.count - slice.drafts;
+    s->verified = slice.drafts;
   }
 }
 
@@ -215,9 +234,34 @@ std::int64_t Scheduler::schedule_prefills(const std::int64_t budget) {
   return budget - left;
 }
 
+/// Last of all: what is spare now, nobody else has a use for in this step.
+std::int64_t Scheduler::schedule_drafts() {
+  std::int64_t rows = 0;
+  for (ScheduledSlice& slice : step_.slices) {
+    Sequence& s = *find(slice.id);
+    const std::int64_t proposed = std::exchange(s.proposed, 0);
+    if (!s.decodes()) continue;
+    slice.drafts = drafts_with_memory(s, std::min(proposed, s.last_position() - s.known));
+    grow(s, s.known + slice.drafts);
+    slice.count += slice.drafts;
+    slice.room = s.room;
+    rows += slice.drafts;
+  }
+  counters_.draft_rows += rows;
+  return rows;
+}
+
+/// What is spare is for those who wait, now or once there is more of it.
+std::int64_t Scheduler::drafts_with_memory(const Sequence& s, std::int64_t most) const {
+  const std::int64_t blocks = layout_.sequence_blocks(s.room) + (num_waiting() > 0 ? 0 : spare_blocks());
+  std::int64_t drafts = 0;
+  while (drafts < most && layout_.sequence_blocks(s.known + drafts + 1) <= blocks) ++drafts;
+  return drafts;
+}
+
 void Scheduler::add_slice(Sequence& s, std::int64_t count) {
   const std::int64_t end = s.position + count;
-  step_.slices.push_back({s.id, s.position, count, s.room, end == s.known});
+  step_.slices.push_back({s.id, s.position, count, s.room, 0, end == s.known});
   const std::int64_t first_time = std::max<std::int64_t>(0, end - std::max(s.position, s.reached));
   if (first_time > 0) queue(s).charge(*s.client, first_time);
   s.reached = std::max(s.reached, end);
@@ -334,6 +378,7 @@ void Scheduler::preempt(Sequence& s) {
 void Scheduler::stop(Sequence& s) {
   used_blocks_ -= blocks_of(s);
   s.more_blocks = 0;
+  s.proposed = s.verified = 0;
   s.expected = false;
   running_.erase(rank(s));
 }

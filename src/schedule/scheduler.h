@@ -5,7 +5,7 @@
 //     const ScheduledStep& step = scheduler.next_step(now);
 //     ... make and drop memory, run the slices (schedule/step.h) ...
 //     scheduler.complete_step();
-//     for each slice that wants logits: append_token() with what was drawn, or finish().
+//     for each slice that wants logits: append_tokens() with how many were drawn, or finish(), and propose() for the next step.
 //
 // A step decodes every running stream and fills up with rows of prompts to a budget, smaller beside decodes, so that a stream waits
 // for its next token no longer than that budget takes. A prompt may be cut anywhere: results do not depend on it. Prompts take turns
@@ -18,6 +18,11 @@
 // others of its class and later computes prompt and generated tokens again. A waiting request also preempts running ones of lower
 // classes. The oldest running request of the highest class is never preempted by its own class, and alone everything fits that was
 // taken in: so there is always one that gets on.
+//
+// Drafts are rows beside a stream's own, verified in the same step (schedule/step.h). They change nobody else's step: they are given
+// out last, the oldest stream first, and preempt nobody. A stream verifies as many as are proposed, if it may still make more than
+// that, and if there is memory: in its own blocks, or in spare ones while no request waits; otherwise fewer, or none. A block taken
+// for drafts stays the stream's, as any it grows by. A client is charged for the drafts that are accepted.
 //
 // A request whose beginning a running one is computing at the moment is set aside, once, before its first admission: until that one is
 // there, or does not get on for a step, or has ended or lost its memory. Then it is back in its place. Nobody waits for it meanwhile.
@@ -66,18 +71,23 @@ class Scheduler {
   /// arrived. With slices, complete_step() is due before the next one.
   const ScheduledStep& next_step(Instant now);
 
-  /// The step's pass is done: its sequences are at the ends of their slices.
+  /// The step's pass is done: its sequences are at the ends of their slices, drafts not counted.
   void complete_step();
 
   /// What Prefixes had announced for later has come: the sequence's memory is at `position` now, which may be less than announced.
   /// Nothing happens if the request has ended or was preempted.
   void arrived(RequestId id, std::int64_t position);
 
-  /// The token after all that is computed is known, and is to be computed in turn. A request without one sits steps out. False if the
-  /// request has ended: with this token, the last it may make, or before.
-  [[nodiscard]] bool append_token(RequestId id);
+  /// `count` tokens after all that were known are known now. The last one is to be computed in turn; those before it are: they were the
+  /// first drafts of the request's last slice, and are accepted. At least one, at most one more than that slice had drafts. A request
+  /// without a token to compute sits steps out. False if the request has ended: with these tokens, the last it may make, or before.
+  [[nodiscard]] bool append_tokens(RequestId id, std::int64_t count = 1);
 
-  /// The request has all it wanted. False if it has ended before.
+  /// The request's next slice verifies so many drafts, or fewer, if it is one that decodes. Forgotten with that slice, and when it is
+  /// preempted. Nothing happens if the request has ended or does not run.
+  void propose(RequestId id, std::int64_t drafts);
+
+  /// The request has all it wanted. False if it has ended before. Drafts that came true before its end count if appended before.
   bool finish(RequestId id);
 
   /// When a step is due even if nothing else happens.
@@ -96,6 +106,8 @@ class Scheduler {
     std::int64_t position = 0;     // while running: computed
     std::int64_t room = 0;         // while running: positions that have memory
     std::int64_t more_blocks = 0;  // while running: Resumption::more_blocks
+    std::int64_t proposed = 0;     // while running: drafts for its next slice
+    std::int64_t verified = 0;     // while running: drafts of its last slice, until tokens are appended
     std::int64_t reached = 0;      // the largest position so far: what its client has paid for
     bool expected = false;         // while running: what it resumes from is on its way
     bool has_asked = false;        // Prefixes::coming()
@@ -127,7 +139,9 @@ class Scheduler {
   void make_way();
   std::int64_t schedule_decodes();
   std::int64_t schedule_prefills(std::int64_t budget);
+  std::int64_t schedule_drafts();
   void add_slice(Sequence& s, std::int64_t count);
+  std::int64_t drafts_with_memory(const Sequence& s, std::int64_t most) const;
 
   // What moves blocks.
   std::int64_t room_to_admit(const Sequence& s) const;

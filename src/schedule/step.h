@@ -19,13 +19,16 @@ struct Admission {
   Instant waited{};            // since it arrived, or was preempted
 };
 
-/// Tokens [begin, begin + count) of a request's prompt and generated tokens.
+/// Tokens [begin, begin + count) of a request's prompt and generated tokens. A stream's next token may be followed by drafts of those
+/// after it. Their rows are computed as if they were known; afterwards the sequence keeps those that came true (append_tokens()), and
+/// goes back behind the last of them.
 struct ScheduledSlice {
   RequestId id{};
   std::int64_t begin = 0;
   std::int64_t count = 0;
   std::int64_t room = 0;
-  bool wants_logits = false;  // of the last row: no token is known after it
+  std::int64_t drafts = 0;    // of the tokens, the last: not known, to be verified
+  bool wants_logits = false;  // of the last row that is no draft, after which no token is known, and of every draft's
 };
 
 struct ScheduledStep {

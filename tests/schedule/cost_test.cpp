@@ -56,7 +56,7 @@ Cost simulate(std::int64_t count, std::int64_t max_waiting) {
     std::int64_t rows = 0;
     for (const ScheduledSlice& slice : step.slices) {
       rows += slice.count;
-      if (slice.wants_logits) (void)scheduler.append_token(slice.id);
+      if (slice.wants_logits) (void)scheduler.append_tokens(slice.id);
     }
     now += 0.01 + 1e-5 * static_cast<double>(rows);
     cost.longest_queue = std::max(cost.longest_queue, scheduler.statistics().waiting);

@@ -126,10 +126,17 @@ struct Shares {
 
 /// Every client always has requests waiting; `count` steps.
 Shares shares_after(int count, const std::map<std::uint64_t, double>& weights,
-                    const std::map<std::uint64_t, std::int64_t>& prompts) {
+                    const std::map<std::uint64_t, std::int64_t>& prompts,
+                    const std::map<std::uint64_t, std::int64_t>& drafts = {}) {
   ScheduleLimits limits;
   limits.max_running = 6;
   Runner runner(small_layout(true), 300, limits);
+  // They all come true.
+  runner.proposes = [&](RequestId id) {
+    const auto found = drafts.find(runner.life(id).request.client);
+    return found == drafts.end() ? 0 : found->second;
+  };
+  runner.accepts = [](RequestId, std::int64_t proposed) { return proposed; };
   std::map<std::uint64_t, int> waiting;
   for (int i = 0; i < count; ++i) {
     for (const auto& [client, weight] : weights) waiting[client] = 0;
@@ -163,6 +170,13 @@ TEST(Fairness, ClientsGetTheirWeightsShareWhateverTheLengthOfTheirPrompts) {
   EXPECT_NEAR(shares.tokens[1], shares.tokens[2], bound);
   EXPECT_NEAR(shares.tokens[1], shares.tokens[3] / 2, bound);
   EXPECT_GT(shares.tokens[1], 4 * bound) << "too short to tell";
+}
+
+TEST(Fairness, DraftsThatComeTrueAreCharged) {
+  const Shares shares = shares_after(1'500, {{1, 1}, {2, 1}}, {{1, 10}, {2, 10}}, {{2, 9}});
+  const double bound = 6 * 30;
+  EXPECT_NEAR(shares.tokens.at(1), shares.tokens.at(2), bound);
+  EXPECT_GT(shares.tokens.at(1), 4 * bound) << "too short to tell";
 }
 
 TEST(Fairness, ManyRequestsOfOneClientDoNotDelayTheOneOfAnother) {

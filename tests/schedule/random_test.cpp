@@ -7,6 +7,9 @@
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
+#include <algorithm>
+#include <array>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <ostream>
@@ -100,17 +103,47 @@ void play(Runner& runner, const std::vector<Event>& events) {
   runner.run_dry(now);
 }
 
+/// Drafts as chance has them, some longer than a block of memory. Few come true, or all, or some.
+struct Drafts {
+  std::uint64_t seed = 0;  // 0: none ever
+
+  std::uint64_t word(const Runner& runner, RequestId id) const {
+    const std::uint64_t word = (seed + static_cast<std::uint64_t>(id) * 7919) ^ static_cast<std::uint64_t>(runner.steps()) << 20;
+    return word * 0x9E3779B97F4A7C15 >> 40;
+  }
+  std::int64_t proposed(const Runner& runner, RequestId id) const {
+    static constexpr std::array<std::int64_t, 8> kSome{0, 0, 1, 2, 4, 7, 40, 300};
+    return seed == 0 ? 0 : kSome[word(runner, id) % kSome.size()];
+  }
+  std::int64_t accepted(const Runner& runner, RequestId id, std::int64_t drafts) const {
+    const std::uint64_t luck = word(runner, id) / 8;
+    if (luck % 4 < 2) return luck % 4 == 0 ? 0 : drafts;
+    return static_cast<std::int64_t>(luck / 4 % static_cast<std::uint64_t>(drafts + 1));
+  }
+  void drive(Runner& runner) const {
+    runner.proposes = [this, &runner](RequestId id) { return proposed(runner, id); };
+    runner.accepts = [this, &runner](RequestId id, std::int64_t drafts) { return accepted(runner, id, drafts); };
+  }
+};
+
+Drafts drafts() {
+  return {
+      *rc::gen::weightedOneOf<std::uint64_t>({{1, rc::gen::just<std::uint64_t>(0)}, {3, rc::gen::arbitrary<std::uint64_t>()}})};
+}
+
 Runner runner_of(const Scene& s, Prefixes* prefixes = nullptr) {
   const MemoryLayout layout = small_layout(s.mtp);
   return {layout, layout.sequence_blocks(1200) + s.spare_blocks, s.limits, prefixes};
 }
 
 TEST(Schedules, KeepEveryPromiseOnARealPool) {
-  std::int64_t preemptions = 0, cancelled = 0, expired = 0, refused = 0, recomputed = 0;
+  std::int64_t preemptions = 0, cancelled = 0, expired = 0, refused = 0, recomputed = 0, in_vain = 0, accepted = 0;
   EXPECT_TRUE(rc::check("", [&] {
     const Scene s = scene();
     const auto events = *rc::gen::scale(long_tests() ? 4.0 : 1.5, rc::gen::container<std::vector<Event>>(event()));
+    const Drafts guesses = drafts();
     Runner runner = runner_of(s);
+    guesses.drive(runner);
     play(runner, events);
     RC_ASSERT(runner.complaint() == "");
     const ScheduleStatistics statistics = runner.scheduler().statistics();
@@ -130,6 +163,8 @@ TEST(Schedules, KeepEveryPromiseOnARealPool) {
     expired += statistics.expired;
     refused += statistics.refused;
     recomputed += statistics.recomputed_tokens;
+    in_vain += statistics.draft_rows - statistics.accepted_drafts;
+    accepted += statistics.accepted_drafts;
   }));
   // The scenes are worth something only if all of it happens.
   EXPECT_GT(preemptions, 20);
@@ -137,6 +172,8 @@ TEST(Schedules, KeepEveryPromiseOnARealPool) {
   EXPECT_GT(expired, 20);
   EXPECT_GT(refused, 20);
   EXPECT_GT(recomputed, 1000);
+  EXPECT_GT(in_vain, 1000);
+  EXPECT_GT(accepted, 1000);
 }
 
 /// Says of some requests that others are computing what they begin with, whether that is so or not.
@@ -183,7 +220,9 @@ TEST(Schedules, KeepEveryPromiseWhoeverIsWaitedFor) {
     const Scene s = scene();
     const auto events = *rc::gen::scale(long_tests() ? 4.0 : 1.5, rc::gen::container<std::vector<Event>>(event()));
     Whims whims(*rc::gen::arbitrary<std::uint64_t>());
+    const Drafts guesses = drafts();
     Runner runner = runner_of(s, &whims);
+    guesses.drive(runner);
     runner.comes_later = [&](RequestId id) { return whims.comes_later(id); };
     runner.may_be_passed = [&](RequestId id) { return whims.may_wait(id); };
     play(runner, events);
@@ -206,6 +245,82 @@ TEST(Schedules, KeepEveryPromiseWhoeverIsWaitedFor) {
   EXPECT_GT(expired, 20);
 }
 
+/// What a step does to memory, and who computes which certain tokens.
+std::vector<std::int64_t> without_drafts(const ScheduledStep& step) {
+  std::vector<std::int64_t> all;
+  for (const RequestId id : step.expired) all.push_back(static_cast<std::int64_t>(id));
+  all.push_back(-1);
+  for (const RequestId id : step.preempted) all.push_back(static_cast<std::int64_t>(id));
+  all.push_back(-2);
+  for (const Admission& a : step.admitted) all.insert(all.end(), {static_cast<std::int64_t>(a.id), a.resume_at, a.room});
+  all.push_back(-3);
+  for (const ScheduledSlice& s : step.slices)
+    all.insert(all.end(), {static_cast<std::int64_t>(s.id), s.begin, s.count - s.drafts, s.wants_logits});
+  return all;
+}
+
+/// Steps of a schedule with drafts are decided once more, from the same state, with none proposed.
+TEST(Schedules, DraftsChangeNothingElseOfTheStepThatVerifiesThem) {
+  enum Kind : std::size_t { Preempts, Admits, LetsWait, kNumKinds };
+  std::array<std::int64_t, kNumKinds> seen{};
+  EXPECT_TRUE(rc::check("", [&] {
+    const Scene s = scene();
+    const auto events = *rc::gen::scale(2.0, rc::gen::container<std::vector<Event>>(event()));
+    const Drafts guesses{*rc::gen::inRange<std::uint64_t>(1, UINT64_MAX)};
+    std::array<std::map<std::int64_t, std::vector<std::int64_t>>, kNumKinds> steps;
+    Runner first = runner_of(s);
+    guesses.drive(first);
+    first.decided = [&](const ScheduledStep& step) {
+      const auto verifies = [](const ScheduledSlice& slice) { return slice.drafts > 0; };
+      const Kind kind = !step.preempted.empty() ? Preempts : !step.admitted.empty() ? Admits : LetsWait;
+      const bool waits = first.scheduler().statistics().waiting > 0;
+      if (kind == LetsWait && !(waits && std::any_of(step.slices.begin(), step.slices.end(), verifies))) return;
+      steps[kind][first.steps()] = without_drafts(step);
+    };
+    play(first, events);
+    for (std::size_t kind = 0; kind < kNumKinds; ++kind) {
+      for (int n = 0; n < 3 && !steps[kind].empty(); ++n) {
+        const auto chosen = std::next(steps[kind].begin(), *rc::gen::inRange<std::ptrdiff_t>(0, std::ssize(steps[kind])));
+        Runner second = runner_of(s);
+        guesses.drive(second);
+        second.proposes = [&](RequestId id) { return second.steps() == chosen->first ? 0 : guesses.proposed(second, id); };
+        std::vector<std::int64_t> without;
+        second.decided = [&](const ScheduledStep& step) {
+          if (second.steps() == chosen->first) without = without_drafts(step);
+        };
+        play(second, events);
+        RC_ASSERT(without == chosen->second);
+        ++seen[kind];
+        steps[kind].erase(chosen);
+      }
+    }
+  }));
+  for (std::size_t kind = 0; kind < kNumKinds; ++kind) EXPECT_GT(seen[kind], 20) << kind;
+}
+
+/// Where there is memory for all, clients take turns as if there were no drafts.
+TEST(Schedules, DraftsThatAreAlwaysWrongChangeNothing) {
+  std::int64_t in_vain = 0;
+  EXPECT_TRUE(rc::check("", [&] {
+    Scene s = scene();
+    s.spare_blocks = 1000;
+    const auto events = *rc::gen::container<std::vector<Event>>(event());
+    const Drafts guesses{*rc::gen::inRange<std::uint64_t>(1, UINT64_MAX)};
+    Runner with = runner_of(s), without = runner_of(s);
+    guesses.drive(with);
+    with.accepts = nullptr;
+    play(with, events);
+    play(without, events);
+    RC_ASSERT(with.complaint() == "");
+    RC_ASSERT(with.digest() == without.digest());
+    RC_ASSERT(with.steps() == without.steps());
+    const ScheduleStatistics of_with = with.scheduler().statistics(), of_without = without.scheduler().statistics();
+    RC_ASSERT(of_with.computed_tokens == of_without.computed_tokens);
+    in_vain += of_with.draft_rows;
+  }));
+  EXPECT_GT(in_vain, 1000);
+}
+
 TEST(Schedules, AreAFunctionOfWhatHappened) {
   EXPECT_TRUE(rc::check("", [] {
     const Scene s = scene();
@@ -214,6 +329,9 @@ TEST(Schedules, AreAFunctionOfWhatHappened) {
     // Other addresses, other order in hash tables of pointers.
     const std::vector<std::vector<char>> clutter(100, std::vector<char>(777));
     Runner second = runner_of(s);
+    const Drafts guesses = drafts();
+    guesses.drive(first);
+    guesses.drive(second);
     play(first, events);
     play(second, events);
     RC_ASSERT(first.digest() == second.digest());

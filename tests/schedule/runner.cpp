@@ -4,6 +4,7 @@
 #include <array>
 #include <set>
 #include <stdexcept>
+#include <utility>
 #include <variant>
 
 namespace calandra {
@@ -48,8 +49,9 @@ void Runner::cancel(RequestId id) {
 }
 
 void Runner::drop(RequestId id) {
-  lives_.at(id).memory.reset();
-  lives_.at(id).position = 0;
+  Life& life = lives_.at(id);
+  life.memory.reset();
+  life.position = life.room = life.proposed = 0;
 }
 
 std::int64_t Runner::num_alive() const {
@@ -59,7 +61,9 @@ std::int64_t Runner::num_alive() const {
 void Runner::step(Instant now, const std::function<void()>& during) {
   ++steps_;
   let_arrive();
+  propose();
   last_ = scheduler_.next_step(now);
+  if (decided) decided(last_);
   for (const RequestId id : last_.expired) {
     check(lives_.at(id).request.deadline.value_or(Instant::max()) <= now, id, "expired before its deadline");
     lives_.at(id).fate = Fate::Expired;
@@ -94,6 +98,16 @@ void Runner::run_dry(Instant now) {
   }
 }
 
+void Runner::propose() {
+  if (!proposes) return;
+  for (auto& [id, life] : lives_) {
+    const std::int64_t drafts = proposes(id);
+    if (drafts == 0) continue;
+    scheduler_.propose(id, drafts);
+    if (life.memory) life.proposed = drafts;
+  }
+}
+
 /// The first in rank of those that run gets on, unless a waiting request of a class before it needs the memory.
 void Runner::check_who_was_preempted() {
   const std::set<RequestId> preempted(last_.preempted.begin(), last_.preempted.end());
@@ -123,17 +137,18 @@ void Runner::check_who_was_admitted() {
   }
 }
 
+/// Before the step is run.
+bool Runner::decodes(const Life& life) const {
+  return !life.expects && life.generated() > 0 && life.known - life.position == 1 && life.admitted_at != steps_;
+}
+
 /// Every stream that runs has its next token computed, beside no more of prompts than was promised.
 void Runner::check_streams() {
-  std::set<RequestId> in_step, admitted;
-  for (const Admission& admission : last_.admitted) admitted.insert(admission.id);
-  const auto decodes_now = [&](RequestId id, const Life& life) {
-    return !life.expects && life.generated() > 0 && life.known - life.position == 1 && !admitted.contains(id);
-  };
+  std::set<RequestId> in_step;
   std::int64_t decodes = 0, prefill = 0;
   for (const ScheduledSlice& slice : last_.slices) {
     check(in_step.insert(slice.id).second, slice.id, "two slices in one step");
-    const bool decode = decodes_now(slice.id, lives_.at(slice.id));
+    const bool decode = this->decodes(lives_.at(slice.id));
     check(!decode || prefill == 0, slice.id, "a stream after a prompt");
     (decode ? decodes : prefill) += slice.count;
   }
@@ -142,7 +157,7 @@ void Runner::check_streams() {
   for (const auto& [id, life] : lives_) {
     if (!life.memory) continue;
     ++running;
-    check(!decodes_now(id, life) || in_step.contains(id), id, "a stream sits out a step");
+    check(!this->decodes(life) || in_step.contains(id), id, "a stream sits out a step");
   }
   check(running <= limits_.max_running, {}, "more sequences than may run");
   const ScheduleStatistics statistics = scheduler_.statistics();
@@ -175,9 +190,31 @@ void Runner::make_memory() {
     life.expects = comes_later && comes_later(admission.id);
     life.announced = admission.resume_at;
     life.position = life.expects ? 0 : admission.resume_at;
+    life.room = admission.room;
     life.was_running = true;
+    life.admitted_at = steps_;
     if (life.memory && life.position > 0) life.memory->advance(life.position, kHidden);
     remember(static_cast<std::uint64_t>(admission.id));
+  }
+}
+
+/// As many as were proposed, as may be made before the last token, and as have memory that nobody else has a use for.
+void Runner::check_drafts() {
+  const auto blocks = [&](std::int64_t end) { return layout_.sequence_blocks(end); };
+  const bool waits = scheduler_.statistics().waiting > 0;
+  const std::int64_t left = waits ? 0 : pool_.blocks().num_free();
+  for (const ScheduledSlice& slice : last_.slices) {
+    Life& life = lives_.at(slice.id);
+    const bool decode = decodes(life);
+    const std::int64_t proposed = std::exchange(life.proposed, 0), room = std::exchange(life.room, slice.room);
+    const std::int64_t most = decode ? std::min(proposed, life.request.max_new_tokens - 1 - life.generated()) : 0;
+    check(slice.drafts >= 0 && slice.drafts <= most, slice.id, "more drafts than may be verified");
+    check(!decode || slice.count == 1 + slice.drafts, slice.id, "a stream without its own row");
+    const std::int64_t taken = blocks(slice.room) - blocks(std::max(room, slice.begin + 1));
+    check(!decode || !waits || taken <= 0, slice.id, "drafts took a block while somebody waits");
+    const std::int64_t one_more = blocks(slice.begin + slice.count + 1) - blocks(slice.room);
+    check(slice.drafts == most || one_more > left, slice.id, "fewer drafts than have memory");
+    draft_rows_ += slice.drafts;
   }
 }
 
@@ -191,10 +228,13 @@ void Runner::run_slices(const std::function<void()>& during) {
     check(!life.expects, slice.id, "a slice before what it resumes from has come");
     check(life.memory->reserve(slice.room), slice.id, "the pool is dry");
     check(slice.begin == life.position && slice.count > 0, slice.id, "a gap, or a token computed twice");
-    check(slice.begin + slice.count <= std::min(life.known, slice.room), slice.id, "tokens that do not exist, or have no room");
-    check(slice.wants_logits == (slice.begin + slice.count == life.known), slice.id, "logits of the wrong row");
-    remember(static_cast<std::uint64_t>(slice.id) * 1'000'003 + static_cast<std::uint64_t>(slice.count));
+    const std::int64_t certain = slice.count - slice.drafts, end = slice.begin + slice.count;
+    check(slice.begin + certain <= life.known && end <= slice.room, slice.id, "tokens that do not exist, or have no room");
+    check(end < life.request.prompt_tokens + life.request.max_new_tokens, slice.id, "the last token it may make is computed");
+    check(slice.wants_logits == (slice.begin + certain == life.known), slice.id, "logits of the wrong row");
+    remember(static_cast<std::uint64_t>(slice.id) * 1'000'003 + static_cast<std::uint64_t>(certain));
   }
+  check_drafts();
   const std::int64_t taken = pool_.blocks().num_blocks() - pool_.blocks().num_free();
   check(taken == scheduler_.statistics().blocks_used, {},
         "the pool has handed out " + std::to_string(taken) + " blocks, the scheduler counts " +
@@ -204,8 +244,8 @@ void Runner::run_slices(const std::function<void()>& during) {
   for (const ScheduledSlice& slice : last_.slices) {
     Life& life = lives_.at(slice.id);
     if (life.fate != Fate::Alive || !life.memory) continue;
-    life.memory->advance(slice.count, kHidden);
-    life.position += slice.count;
+    life.memory->advance(slice.count - slice.drafts, kHidden);
+    life.position += slice.count - slice.drafts;
     life.served = std::max(life.served, life.position);
   }
 }
@@ -214,12 +254,19 @@ void Runner::append_tokens() {
   for (const ScheduledSlice& slice : last_.slices) {
     if (!slice.wants_logits) continue;
     Life& life = lives_.at(slice.id);
+    const std::int64_t true_ones = slice.drafts > 0 && accepts ? accepts(slice.id, slice.drafts) : 0;
     if (life.fate != Fate::Alive) {
-      check(!scheduler_.append_token(slice.id), slice.id, "goes on after its end");
+      check(!scheduler_.append_tokens(slice.id, 1 + true_ones), slice.id, "goes on after its end");
       continue;
     }
-    ++life.known;
-    const bool more = scheduler_.append_token(slice.id);
+    // Its answer may end among them.
+    const std::int64_t accepted = std::min(true_ones, life.answer - life.generated() - 1);
+    life.known += 1 + accepted;
+    life.position += accepted;
+    if (accepted > 0) life.memory->advance(accepted, kHidden);
+    life.served = std::max(life.served, life.position);
+    accepted_drafts_ += accepted;
+    const bool more = scheduler_.append_tokens(slice.id, 1 + accepted);
     check(more == (life.generated() < life.request.max_new_tokens), slice.id, "ends at another token than the last it may make");
     if (life.generated() < life.answer) continue;
     if (more) check(scheduler_.finish(slice.id), slice.id, "finish() does not know it");
@@ -227,7 +274,9 @@ void Runner::append_tokens() {
     drop(slice.id);
   }
   const std::int64_t taken = pool_.blocks().num_blocks() - pool_.blocks().num_free();
-  check(taken == scheduler_.statistics().blocks_used, {}, "blocks after the step are not those counted");
+  const ScheduleStatistics statistics = scheduler_.statistics();
+  check(taken == statistics.blocks_used, {}, "blocks after the step are not those counted");
+  check(statistics.draft_rows == draft_rows_ && statistics.accepted_drafts == accepted_drafts_, {}, "statistics: drafts");
 }
 
 }  // namespace calandra

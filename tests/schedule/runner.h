@@ -22,6 +22,8 @@ class Runner {
     Request request;
     std::int64_t known = 0;     // prompt and generated tokens
     std::int64_t position = 0;  // in memory
+    std::int64_t room = 0;      // positions that have memory
+    std::int64_t proposed = 0;  // drafts for its next slice
     std::int64_t answer = 0;    // new tokens after which it stops by itself
     std::int64_t served = 0;    // tokens computed for the first time
     std::unique_ptr<SequenceMemory> memory;
@@ -29,6 +31,7 @@ class Runner {
     std::int64_t announced = 0;  //   to this position
     Fate fate = Fate::Alive;
     bool was_running = false;
+    std::int64_t admitted_at = 0;  // the step
     std::int64_t preemptions = 0;
 
     std::int64_t generated() const { return known - request.prompt_tokens; }
@@ -53,6 +56,13 @@ class Runner {
   /// Whether what an admitted request resumes from comes later. It does after a few steps, or less of it.
   std::function<bool(RequestId id)> comes_later;
 
+  /// Drafts proposed before each step, 0: no call; also for requests that are not there or cannot have any. How many come true.
+  std::function<std::int64_t(RequestId id)> proposes;
+  std::function<std::int64_t(RequestId id, std::int64_t drafts)> accepts;
+
+  /// Called with each step before anything of it is done.
+  std::function<void(const ScheduledStep& step)> decided;
+
   /// The first thing that was wrong, or "".
   const std::string& complaint() const { return complaint_; }
   Scheduler& scheduler() { return scheduler_; }
@@ -61,17 +71,20 @@ class Runner {
   std::int64_t num_alive() const;
   const ScheduledStep& last() const { return last_; }
   std::int64_t steps() const { return steps_; }
-  /// One word for everything that was decided so far.
+  /// One word for everything that was decided so far, without drafts.
   std::uint64_t digest() const { return digest_; }
 
  private:
   void check(bool good, RequestId id, const std::string& what);
   void drop(RequestId id);
+  void propose();
+  bool decodes(const Life& life) const;
   void check_who_was_preempted();
   void check_who_was_admitted();
   void check_streams();
   void let_arrive();
   void make_memory();
+  void check_drafts();
   void run_slices(const std::function<void()>& during);
   void append_tokens();
   void remember(std::uint64_t value) { digest_ = (digest_ ^ value) * 0x100000001b3; }
@@ -83,6 +96,7 @@ class Runner {
   std::map<RequestId, Life> lives_;
   ScheduledStep last_;
   std::int64_t steps_ = 0;
+  std::int64_t draft_rows_ = 0, accepted_drafts_ = 0;
   std::uint64_t digest_ = 0xcbf29ce484222325;
   std::string complaint_;
 };

@@ -368,8 +368,169 @@ TEST(Scheduler, ARequestWhoseTokenIsNotKnownYetSitsOut) {
   scheduler.next_step({});
   scheduler.complete_step();
   EXPECT_THAT(scheduler.next_step({}).slices, IsEmpty());
-  EXPECT_TRUE(scheduler.append_token(a));
+  EXPECT_TRUE(scheduler.append_tokens(a));
   EXPECT_EQ(scheduler.next_step({}).slices.size(), 1u);
+}
+
+/// Of the last step's slices.
+std::vector<std::int64_t> drafts(const Runner& runner) {
+  std::vector<std::int64_t> list;
+  for (const ScheduledSlice& slice : runner.last().slices) list.push_back(slice.drafts);
+  return list;
+}
+
+TEST(Scheduler, AStreamGoesOnBehindTheDraftsThatCameTrue) {
+  Runner runner(small_layout(true), kPlenty, {});
+  const RequestId a = runner.take(request_of(20, 50));
+  runner.step({});
+  std::int64_t proposed = 4, accepted = 2;
+  runner.proposes = [&](RequestId) { return proposed; };
+  runner.accepts = [&](RequestId, std::int64_t) { return accepted; };
+  runner.step({});
+  EXPECT_THAT(slices(runner), ElementsAre(std::tuple(a, 20, 5)));
+  EXPECT_THAT(drafts(runner), ElementsAre(4));
+  EXPECT_TRUE(runner.last().slices[0].wants_logits);
+  EXPECT_EQ(runner.scheduler().statistics().decode_rows, 5);
+  EXPECT_EQ(runner.scheduler().statistics().computed_tokens, 23);  // with two drafts, without the other two
+  accepted = 0;
+  runner.step({});
+  EXPECT_THAT(slices(runner), ElementsAre(std::tuple(a, 23, 5)));
+  proposed = 0;
+  runner.step({});
+  EXPECT_THAT(slices(runner), ElementsAre(std::tuple(a, 24, 1)));
+  EXPECT_EQ(runner.scheduler().statistics().draft_rows, 8);
+  EXPECT_EQ(runner.scheduler().statistics().accepted_drafts, 2);
+  runner.run_dry();
+  EXPECT_EQ(runner.life(a).generated(), 50);
+  EXPECT_EQ(runner.complaint(), "");
+}
+
+TEST(Scheduler, NoDraftIsTheLastTokenThatARequestMayMake) {
+  Runner runner(small_layout(true), kPlenty, {});
+  const RequestId a = runner.take(request_of(20, 5));
+  runner.proposes = [](RequestId) { return INT64_MAX; };
+  runner.step({});
+  EXPECT_THAT(drafts(runner), ElementsAre(0));  // of a prompt
+  runner.step({});
+  EXPECT_THAT(slices(runner), ElementsAre(std::tuple(a, 20, 4)));
+  runner.accepts = [](RequestId, std::int64_t proposed) { return proposed; };
+  runner.step({});
+  EXPECT_THAT(slices(runner), ElementsAre(std::tuple(a, 21, 3)));
+  EXPECT_EQ(runner.life(a).fate, Runner::Fate::Finished);
+  EXPECT_EQ(runner.life(a).generated(), 5);
+  EXPECT_EQ(runner.complaint(), "");
+}
+
+TEST(Scheduler, AnAnswerMayEndAmongItsDrafts) {
+  Runner runner(small_layout(true), kPlenty, {});
+  const RequestId a = runner.take(request_of(20, 50), 4);
+  runner.proposes = [](RequestId) { return 9; };
+  runner.accepts = [](RequestId, std::int64_t proposed) { return proposed; };
+  runner.step({});
+  runner.step({});
+  EXPECT_EQ(runner.life(a).fate, Runner::Fate::Finished);
+  EXPECT_EQ(runner.life(a).generated(), 4);
+  EXPECT_EQ(runner.scheduler().statistics().accepted_drafts, 2);
+  EXPECT_EQ(runner.scheduler().statistics().blocks_used, 0);
+}
+
+TEST(Scheduler, DraftsTakeWhatIsSpareAndNoBlockWhileSomebodyWaits) {
+  ScheduleLimits limits;
+  limits.reserved_new_tokens = 1;
+  const MemoryLayout layout = small_layout(true);
+  const std::int64_t page = layout.page_tokens * layout.pages_per_block;
+  for (const bool somebody_waits : {false, true}) {
+    limits.max_running = 2;
+    Runner runner(layout, 2 * blocks(page) + blocks(page + 1) - blocks(page), limits);  // one of them may have one page more
+    const RequestId a = runner.take(request_of(page - 10, 200, 1)), b = runner.take(request_of(page - 10, 200, 2));
+    runner.step({});
+    ASSERT_THAT(admitted(runner), ElementsAre(a, b));
+    runner.step({});
+    runner.step({});
+    if (somebody_waits) runner.take(request_of(1, 1, 3));
+    runner.proposes = [](RequestId) { return 20; };
+    runner.step({});
+    // Each is at its own row page - 8, of which 7 more fit.
+    EXPECT_THAT(drafts(runner), somebody_waits ? ElementsAre(7, 7) : ElementsAre(20, 7)) << somebody_waits;
+    EXPECT_THAT(runner.last().preempted, IsEmpty());
+    runner.run_dry();
+    EXPECT_EQ(runner.complaint(), "");
+  }
+}
+
+TEST(Scheduler, ADecodeIsNotPreemptedForTheDraftsOfAnOlderOne) {
+  ScheduleLimits limits;
+  limits.reserved_new_tokens = 1;
+  const MemoryLayout layout = small_layout(true);
+  const std::int64_t page = layout.page_tokens * layout.pages_per_block;
+  Runner runner(layout, 2 * blocks(page) + blocks(page + 1) - blocks(page), limits);
+  const RequestId a = runner.take(request_of(page - 9, 200, 1)), b = runner.take(request_of(page, 200, 2));
+  runner.step({});
+  runner.proposes = [&](RequestId id) { return id == a ? 20 : 0; };
+  while (runner.life(b).generated() == 0) runner.step({});  // its next row needs the page that is spare
+  runner.step({});
+  EXPECT_THAT(runner.last().preempted, IsEmpty());
+  EXPECT_EQ(slices(runner).size(), 2u);
+}
+
+TEST(Scheduler, WhatIsProposedIsForgottenWithTheNextSliceAndByAPreemption) {
+  Scheduler scheduler(small_layout(true), kPlenty, {});
+  ScheduleLimits limits;
+  const auto last_drafts = [](Scheduler& s) {
+    const ScheduledStep& step = s.next_step({});
+    const std::int64_t drafts = step.slices.at(0).drafts;
+    s.complete_step();
+    return drafts;
+  };
+  const RequestId a = std::get<RequestId>(scheduler.submit(request_of(10, 50)));
+  scheduler.propose(a, 3);  // it waits
+  EXPECT_EQ(last_drafts(scheduler), 0);
+  EXPECT_TRUE(scheduler.append_tokens(a));
+  scheduler.propose(a, 3);
+  scheduler.propose(a, 2);
+  EXPECT_EQ(last_drafts(scheduler), 2);
+  EXPECT_TRUE(scheduler.append_tokens(a, 3));
+  EXPECT_EQ(last_drafts(scheduler), 0);
+  EXPECT_TRUE(scheduler.append_tokens(a));
+  scheduler.propose(RequestId{77}, 3);
+
+  limits.max_running = 1;
+  HalfPrefixes prefixes;
+  Scheduler narrow(small_layout(true), kPlenty, limits, &prefixes);
+  const RequestId low = std::get<RequestId>(narrow.submit(request_of(1, 50, 1, Priority::Low)));
+  EXPECT_EQ(last_drafts(narrow), 0);
+  EXPECT_TRUE(narrow.append_tokens(low));
+  narrow.propose(low, 3);
+  (void)narrow.submit(request_of(10, 1, 2));
+  const RequestId first = narrow.next_step({}).slices.at(0).id;
+  EXPECT_NE(first, low);
+  narrow.complete_step();
+  EXPECT_FALSE(narrow.append_tokens(first));
+  EXPECT_EQ(last_drafts(narrow), 0);  // from token 1 of 2: a row that looks like a decode
+}
+
+TEST(Scheduler, OnlyVerifiedDraftsAreAppended) {
+  Scheduler scheduler(small_layout(true), kPlenty, {});
+  const auto pass = [&] {
+    scheduler.next_step({});
+    scheduler.complete_step();
+  };
+  const RequestId a = std::get<RequestId>(scheduler.submit(request_of(10, 5)));
+  const auto complaint = [&](std::int64_t count) { return error_of([&] { (void)scheduler.append_tokens(a, count); }); };
+  pass();
+  EXPECT_EQ(complaint(0), "request 1: found 0 tokens to append, expected 1 to 1");
+  EXPECT_EQ(complaint(2), "request 1: found 2 tokens to append, expected 1 to 1");
+  EXPECT_EQ(complaint(1), "");
+  scheduler.propose(a, 10);
+  pass();
+  EXPECT_EQ(complaint(5), "request 1: found 5 tokens to append, expected 1 to 4");  // one of its five is known
+  EXPECT_EQ(complaint(-1), "request 1: found -1 tokens to append, expected 1 to 4");
+  EXPECT_EQ(complaint(2), "");
+  EXPECT_EQ(complaint(1), "request 1: a token is appended at position 12 of 13, expected all computed");
+  pass();
+  EXPECT_EQ(complaint(2), "request 1: found 2 tokens to append, expected 1 to 1");  // those of a step before are gone
+  EXPECT_TRUE(scheduler.append_tokens(a));
+  EXPECT_EQ(scheduler.statistics().computed_tokens, 13);
 }
 
 TEST(Scheduler, MisuseIsNamed) {
@@ -384,7 +545,8 @@ TEST(Scheduler, MisuseIsNamed) {
   scheduler.next_step({});
   EXPECT_THAT(error_of([&] { scheduler.next_step({}); }), HasSubstr("a step is under way"));
   scheduler.complete_step();
-  EXPECT_THAT(error_of([&] { (void)scheduler.append_token(a); }), HasSubstr("appended at position 512 of 1000"));
+  EXPECT_THAT(error_of([&] { (void)scheduler.append_tokens(a); }), HasSubstr("appended at position 512 of 1000"));
+  EXPECT_EQ(error_of([&] { scheduler.propose(a, -1); }), "drafts: found -1, expected at least 0");
   ScheduleLimits limits;
   limits.prefill_tokens_beside_decodes = 0;
   EXPECT_EQ(error_of([&] { Scheduler(small_layout(true), 10, limits); }),
