@@ -1,6 +1,8 @@
 #include "plan/cost.h"
 
 #include <algorithm>
+#include <cmath>
+#include <iterator>
 #include <numeric>
 
 namespace calandra {
@@ -47,7 +49,27 @@ CostModel::CostModel(const Config& config, const ModelSummary& summary, const Me
   Stored& embedding = stored_[index_of(Component::Embedding)];
   if (config.tied_head) stored_[index_of(Component::Head)] = embedding;
   embedding = {};  // a row a token: less than a ten-thousandth of what the token reads
-  stored_[index_of(Component::Mtp)] = {};
+  const Stored& routed = stored_[index_of(Component::RoutedExpert)];
+  const std::int64_t experts = std::max<std::int64_t>(1, num_experts());
+  expert_ = {routed.parameters / experts, routed.bytes / experts};
+  Stored& mtp = stored_[index_of(Component::Mtp)];
+  has_mtp_ = mtp.parameters > 0;
+  mtp_ = {std::max<std::int64_t>(0, mtp.parameters - experts_ * expert_.parameters),
+          std::max<std::int64_t>(0, mtp.bytes - experts_ * expert_.bytes)};
+  mtp = {};
+}
+
+std::int64_t CostModel::attention_operations(std::int64_t positions, std::int64_t layers) const {
+  return positions * 2 * layers * layout_.heads * (layout_.latent_row_values + layout_.latent_dim);
+}
+
+double CostModel::expected_share(double rows) const {
+  if (experts_ == 0) return 0;
+  return 1 - std::pow(1 - static_cast<double>(top_k_) / static_cast<double>(experts_), rows);
+}
+
+std::int64_t CostModel::expected_experts(double rows) const {
+  return std::llround(static_cast<double>(num_experts()) * expected_share(rows));
 }
 
 StepCost CostModel::cost_of(const Step& step) const {
@@ -57,8 +79,7 @@ StepCost CostModel::cost_of(const Step& step) const {
     rows += slice.tokens;
     cost.state_bytes += 2 * (layout_.state_bytes() + layout_.tails_bytes());
     cost.latent_bytes += (slice.position + slice.tokens) * layout_.cache_bytes_per_token();
-    cost.attention_operations +=
-        visible_positions(slice) * 2 * layout_.mla_layers * layout_.heads * (layout_.latent_row_values + layout_.latent_dim);
+    cost.attention_operations += attention_operations(visible_positions(slice), layout_.mla_layers);
   }
   cost.recurrence_operations = rows * kRecurrenceOperations * layout_.kda_layers * layout_.state_floats;
 
@@ -69,9 +90,26 @@ StepCost CostModel::cost_of(const Step& step) const {
   const std::size_t head = index_of(Component::Head), routed = index_of(Component::RoutedExpert);
   if (step.logit_rows == 0) cost.weight_bytes[head] = 0;
   cost.weight_operations[head] = 2 * step.logit_rows * stored_[head].parameters;
-  const std::int64_t experts = std::max<std::int64_t>(1, num_experts());
-  cost.weight_bytes[routed] = stored_[routed].bytes / experts * step.experts_read;
-  cost.weight_operations[routed] = 2 * rows * (stored_[routed].parameters / experts * experts_of_a_row());
+  cost.weight_bytes[routed] = expert_.bytes * step.experts_read;
+  cost.weight_operations[routed] = 2 * rows * (expert_.parameters * experts_of_a_row());
+  return cost;
+}
+
+StepCost CostModel::cost_of_draft(std::span<const StepSlice> slices) const {
+  StepCost cost;
+  if (!has_mtp_ || slices.empty()) return cost;
+  for (const StepSlice& slice : slices) {
+    const std::int64_t positions = slice.position + slice.tokens;
+    cost.latent_bytes += positions * layout_.mtp_cache_bytes_per_token();
+    cost.attention_operations += attention_operations(positions, layout_.mtp_layers);
+  }
+  const std::int64_t rows = std::ssize(slices);
+  const std::size_t head = index_of(Component::Head), mtp = index_of(Component::Mtp);
+  const double experts_bytes = static_cast<double>(experts_ * expert_.bytes);  // all of the layer's
+  cost.weight_bytes[mtp] = mtp_.bytes + std::llround(experts_bytes * expected_share(static_cast<double>(rows)));
+  cost.weight_operations[mtp] = 2 * rows * (mtp_.parameters + top_k_ * expert_.parameters);
+  cost.weight_bytes[head] = stored_[head].bytes;
+  cost.weight_operations[head] = 2 * rows * stored_[head].parameters;
   return cost;
 }
 

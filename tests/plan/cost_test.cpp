@@ -3,6 +3,7 @@
 #include "plan/cost.h"
 
 #include "base/json.h"
+#include "support/cost_models.h"
 #include "support/golden.h"
 #include "support/released.h"
 
@@ -10,22 +11,17 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
+#include <cstddef>
+#include <iterator>
+#include <numeric>
+#include <random>
+#include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
 namespace calandra {
 namespace {
-
-/// Of a whole released model; made once, since its headers are a hundred thousand.
-const CostModel& cost_model(const SyntheticOptions& options) {
-  static std::map<std::pair<LingModel, SyntheticFormat>, CostModel> made;
-  const auto key = std::pair(options.model, options.format);
-  const auto found = made.find(key);
-  if (found != made.end()) return found->second;
-  const Config config = config_of(options);
-  return made.emplace(key, CostModel(config, summary_of(options), memory_layout(config, CacheType::BF16, false))).first->second;
-}
 
 /// One token of each of `batch` sequences of that length, their experts all different.
 StepCost decode(const CostModel& model, std::int64_t depth = 0, std::int64_t batch = 1) {
@@ -147,6 +143,111 @@ TEST(Cost, AStepThatReadsEveryExpertOfAGoldenModelReadsItsFiles) {
   EXPECT_EQ(cost.state_bytes, 2 * 4 * (3 * 64 * 64 * 4 + 9 * 192 * 4));
   EXPECT_EQ(cost.latent_bytes, 10 * 3 * 80 * 4);
   EXPECT_EQ(model.experts_of_a_row(), 5 * 3);
+}
+
+// ---- Drafts.
+
+/// One more draft for each of `batch` sequences whose last row is at `position`.
+StepCost draft(const CostModel& model, std::int64_t position = 0, std::int64_t batch = 1) {
+  const std::vector<StepSlice> slices(static_cast<std::size_t>(batch), StepSlice{position, 1});
+  return model.cost_of_draft(slices);
+}
+
+// docs/model.md 10.2 and 10.4, item by item: MLA, shared expert, router, eh_proj, norms, eight routed experts, head.
+TEST(Cost, ADraftOf31FlashReadsThePublishedBytes) {
+  const std::int64_t without_experts = 69'751'552 + 15'732'480 + 4'196'352 + 67'108'864 + 40'960;
+  const StepCost fp8 = draft(cost_model(LingModel::Flash31, SyntheticFormat::Fp8));
+  EXPECT_EQ(weight_bytes(fp8, Component::Mtp), without_experts + 8 * 15'732'480);
+  EXPECT_EQ(weight_bytes(fp8, Component::Head), 1'287'651'328);
+  EXPECT_EQ(sum_of_weights(fp8), weight_bytes(fp8, Component::Mtp) + weight_bytes(fp8, Component::Head));
+  EXPECT_EQ(fp8.state_bytes, 0);
+  EXPECT_EQ(weight_bytes(draft(cost_model(LingModel::Flash31, SyntheticFormat::Fp4)), Component::Mtp),
+            without_experts + 8 * 8'355'840);
+
+  const std::int64_t parameters = 69'732'352 + 9 * 15'728'640 + 142'641'152 / 68 + 5 * 4096 + 2 * 4096 * 4096 + 643'825'664;
+  EXPECT_EQ(fp8.operations() - fp8.attention_operations, 2 * parameters);
+}
+
+TEST(Cost, ADraftReadsTheLatentsOfTheMtpLayer) {
+  const CostModel& model = cost_model(LingModel::Flash31, SyntheticFormat::Fp8);
+  EXPECT_EQ(draft(model, 999).latent_bytes, 1000 * 1152);  // docs/model.md: what the MTP layer adds a token
+  EXPECT_EQ(draft(model, 999).attention_operations, 64 * 1000 * (2 * 576 + 2 * 512));
+  EXPECT_EQ(draft(model, 999, 3).latent_bytes, 3 * 1000 * 1152);
+}
+
+TEST(Cost, CommittingReadsTheStateOnceMore) {
+  EXPECT_EQ(cost_model(LingModel::Flash31, SyntheticFormat::Fp8).commit_bytes(), 264'241'152 + 9'289'728);
+}
+
+TEST(Cost, DraftsOfManySequencesReadTheLayerAndTheHeadOnce) {
+  const CostModel& model = cost_model(LingModel::Flash31, SyntheticFormat::Fp8);
+  const StepCost one = draft(model), two = draft(model, 0, 2), many = draft(model, 0, 10'000);
+  EXPECT_EQ(weight_bytes(two, Component::Head), weight_bytes(one, Component::Head));
+  // Of the second row's eight experts one in 64 is the first row's too: 7.875 more.
+  EXPECT_EQ(weight_bytes(two, Component::Mtp) - weight_bytes(one, Component::Mtp), 7'875 * 15'732'480LL / 1000);
+  EXPECT_EQ(weight_bytes(many, Component::Mtp) - weight_bytes(one, Component::Mtp), 504 * 15'732'480LL);
+  EXPECT_EQ(two.operations(), 2 * one.operations());
+}
+
+TEST(Cost, AModelWithoutAnMtpLayerHasNoDrafts) {
+  const CostModel& tiny = cost_model(LingModel::Tiny30, SyntheticFormat::Bf16);
+  EXPECT_FALSE(tiny.has_mtp());
+  EXPECT_TRUE(cost_model(LingModel::Flash31, SyntheticFormat::Fp8).has_mtp());
+  EXPECT_EQ(draft(tiny, 1000, 3).bytes(), 0);
+  EXPECT_EQ(draft(tiny, 1000, 3).operations(), 0);
+  EXPECT_EQ(draft(cost_model(LingModel::Flash31, SyntheticFormat::Fp8), 0, 0).bytes(), 0) << "nobody drafts";
+}
+
+// The files themselves, where all experts are stored alike: drafts of very many sequences read the whole layer, and the head.
+TEST(Cost, DraftsThatReadEveryExpertOfAGoldenModelReadItsMtpLayer) {
+  int models = 0;
+  for (const std::string& name : golden_variants()) {
+    const Checkpoint checkpoint = Checkpoint::open(golden_path(name));
+    const Config& config = checkpoint.config();
+    if (config.mtp_layers == 0) continue;
+    std::int64_t expected = 0;
+    for (const auto& [tensor, stored] : checkpoint.tensors()) {
+      const bool is_head = tensor == (config.tied_head ? "model.word_embeddings.weight" : "lm_head.weight");
+      if (is_head || tensor.starts_with("model.layers." + std::to_string(config.layers) + "."))
+        expected += std::ssize(stored.view.data);
+    }
+    const CostModel model(config, summarize(checkpoint), memory_layout(config, CacheType::F32, true));
+    EXPECT_EQ(sum_of_weights(draft(model, 0, 10'000)), expected) << name;
+    ++models;
+  }
+  EXPECT_GT(models, 0);
+}
+
+/// Distinct experts of so many rows of a layer, each of which draws top_k different ones: the mean of many tries.
+double drawn_experts(std::size_t experts, std::size_t top_k, int rows) {
+  std::mt19937_64 random(7);
+  std::vector<std::size_t> deck(experts);
+  std::iota(deck.begin(), deck.end(), std::size_t{0});
+  constexpr int kTries = 400;
+  std::int64_t sum = 0;
+  for (int n = 0; n < kTries; ++n) {
+    std::set<std::size_t> chosen;
+    for (int row = 0; row < rows; ++row)
+      for (std::size_t i = 0; i < top_k; ++i) {
+        std::swap(deck[i], deck[i + random() % (experts - i)]);
+        chosen.insert(deck[i]);
+      }
+    sum += std::ssize(chosen);
+  }
+  return static_cast<double>(sum) / kTries;
+}
+
+TEST(Cost, ExpectedExpertsAreThoseThatRowsDraw) {
+  const CostModel& flash = cost_model(LingModel::Flash31, SyntheticFormat::Fp8);
+  EXPECT_EQ(flash.expected_experts(0), 0);
+  EXPECT_EQ(flash.expected_experts(1), flash.experts_of_a_row());
+  EXPECT_EQ(flash.expected_experts(100'000), flash.num_experts());
+  for (const int rows : {2, 4, 16, 64}) {
+    const double drawn = 68 * drawn_experts(512, 8, rows);
+    EXPECT_NEAR(static_cast<double>(flash.expected_experts(rows)), drawn, 0.01 * drawn) << rows << " rows";
+  }
+  EXPECT_GT(flash.expected_experts(2.5), flash.expected_experts(2));
+  EXPECT_LT(flash.expected_experts(2.5), flash.expected_experts(3));
 }
 
 }  // namespace
