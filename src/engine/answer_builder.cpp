@@ -73,15 +73,19 @@ std::string AnswerBuilder::cancel() {
   return waiting_text();
 }
 
+bool AnswerBuilder::is_stop_id(std::int32_t id) const {
+  return std::find(options_.stop_ids.begin(), options_.stop_ids.end(), id) != options_.stop_ids.end();
+}
+
 /// Adds the text that `id` completes. Stop comes before Length: a token may be both.
 std::optional<FinishReason> AnswerBuilder::reason_after(std::int32_t id, std::string& text) {
-  const bool is_stop_id = std::find(options_.stop_ids.begin(), options_.stop_ids.end(), id) != options_.stop_ids.end();
-  if (!is_stop_id) text += text_of(id);
+  const bool ends = is_stop_id(id);
+  if (!ends) text += text_of(id);
   if (stops_.found()) return FinishReason::Stop;
   const bool is_last = std::ssize(ids_) == options_.max_tokens || context_full();
-  if (!is_stop_id && !is_last) return std::nullopt;
+  if (!ends && !is_last) return std::nullopt;
   text += waiting_text();
-  return is_stop_id || stops_.found() ? FinishReason::Stop : FinishReason::Length;
+  return ends || stops_.found() ? FinishReason::Stop : FinishReason::Length;
 }
 
 std::string AnswerBuilder::text_of(std::int32_t id) {

@@ -78,6 +78,8 @@ class AnswerBuilder {
   /// Ends the answer from outside; the text that had waited. Nothing if it is finished.
   std::string cancel();
 
+  bool is_stop_id(std::int32_t id) const;
+
   /// As sampled, a final stop id included.
   const std::vector<std::int32_t>& ids() const { return ids_; }
   std::optional<FinishReason> finish_reason() const { return finish_; }

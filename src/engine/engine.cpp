@@ -69,6 +69,7 @@ class Engine::Runner : private Prefixes {
         context_(checked_context(model, options.context)),
         pool_(model.layout(), pool_blocks_of(model, options), options.freed),
         prefixes_(pool_, model, options.prefixes, [this] { note_arrival(); }),
+        speculation_(model, options.speculation),
         verify_rate_(options.prefixes.keeps ? options.prefixes.verify_rate : 0),
         scheduler_(model.layout(), pool_.blocks().num_blocks(), options.limits, this) {
     statistics_.context = context_;
@@ -175,6 +176,7 @@ class Engine::Runner : private Prefixes {
           listener(std::move(heard_by)),
           builder(tokenizer, request.prompt, request.options, context, request.sample),
           tokens(std::move(request.prompt)),
+          drafted(builder, tokens, request.guide.get()),
           prefix{.space = std::move(request.cache_space),
                  .marks = std::move(request.cache_marks),
                  .only_marks = request.cache_only_marks,
@@ -189,6 +191,7 @@ class Engine::Runner : private Prefixes {
     std::shared_ptr<AnswerListener> listener;
     AnswerBuilder builder;
     std::vector<std::int32_t> tokens;  // of the prompt, and made
+    DraftedAnswer drafted;
     std::unique_ptr<SequenceMemory> memory;
     bool started = false;  // its first token of all has been, or is next, in a pass
     bool spoilt = false;   // a pass ended in the middle: what is in memory is of no position
@@ -205,16 +208,26 @@ class Engine::Runner : private Prefixes {
     std::vector<std::int32_t> tokens;
   };
 
+  struct Gained {
+    std::int32_t token = 0;
+    AnswerStep step;
+  };
+
   /// An answer in a step.
   struct Work {
     RequestId id{};
     Answer* answer = nullptr;
     ScheduledSlice slice;
-    std::vector<BoundaryAhead> ahead;  // that the step fills
-    std::int64_t row = -1;             // of the step's logits, if it wants some
-    std::int32_t token = 0;
-    AnswerStep gained;
+    std::vector<std::int32_t> drafted;  // the slice's tokens, if there are drafts among them
+    std::vector<BoundaryAhead> ahead;   // that the step fills
+    std::int64_t row = -1;              // the first of the step's logits, if it wants some
+    std::vector<Gained> gained;
     std::string error;
+
+    /// Rows of the pass: fewer than were scheduled where a drafter found fewer.
+    std::int64_t rows() const { return drafted.empty() ? slice.count - slice.drafts : std::ssize(drafted); }
+    std::int64_t logit_rows() const { return slice.wants_logits ? 1 + rows() - (slice.count - slice.drafts) : 0; }
+    bool has_ended() const { return !gained.empty() && gained.back().step.finish; }
   };
 
   void check_request(const AnswerRequest& request) const {
@@ -395,6 +408,7 @@ class Engine::Runner : private Prefixes {
     const std::int64_t position = answer.memory->position(), prompt = answer.summary.prompt_tokens;
     plan(answer, position);
     if (std::exchange(answer.started, true)) return;
+    speculation_.begin(answer.drafted);
     answer.summary.cached_tokens = std::min(position, prompt);
     if (position > 0) want_verified(answer, position);
     // Of a prompt that has been there whole, the last token is computed all the same.
@@ -410,12 +424,15 @@ class Engine::Runner : private Prefixes {
       } else if (!work.error.empty()) {
         scheduler_.finish(work.id);
         end(work.id, AnswerOutcome::Failed, work.error);
-        work.answer = nullptr;
-      } else if (work.row >= 0) {
-        const bool goes_on = !work.gained.finish && scheduler_.append_tokens(work.id);
-        if (goes_on) continue;
+        if (work.gained.empty()) work.answer = nullptr;
+      } else if (!work.gained.empty()) {
+        const bool may_go_on = scheduler_.append_tokens(work.id, std::ssize(work.gained));
+        if (may_go_on && !work.has_ended()) {
+          scheduler_.propose(work.id, work.answer->drafted.wanted);
+          continue;
+        }
         scheduler_.finish(work.id);
-        end(work.id, outcome_of(work.gained.finish.value_or(FinishReason::Length)));
+        end(work.id, outcome_of(work.gained.back().step.finish.value_or(FinishReason::Length)));
       }
     }
   }
@@ -446,6 +463,8 @@ class Engine::Runner : private Prefixes {
       statistics_.pool = pool_.use();
       statistics_.cache = prefixes_.statistics();
       statistics_.verifications = prefixes_.verifications();
+      statistics_.drafters.assign(speculation_.statistics().begin(), speculation_.statistics().end());
+      statistics_.predicted_gain = speculation_.predicted_gain();
       for (const auto& [answer, admission] : admitted_) {
         if (answer->prefix.reading) {
           expecting_.emplace_back(admission.id, admission.room);
@@ -473,6 +492,8 @@ class Engine::Runner : private Prefixes {
       const std::string rest = answer->builder.cancel();
       AnswerSummary& summary = answer->summary;
       summary.made_tokens = std::ssize(answer->builder.ids());
+      summary.accepted_drafts = answer->drafted.accepted;
+      summary.rejected_drafts = answer->drafted.rejected;
       summary.kept_tokens = answer->prefix.kept;
       summary.marked_tokens = answer->prefix.kept_mark;
       summary.total_seconds = seconds(now() - answer->submitted);
@@ -484,13 +505,13 @@ class Engine::Runner : private Prefixes {
 
   void tell_gained() {
     for (Work& work : work_) {
-      if (work.answer == nullptr || work.row < 0) continue;
+      if (work.answer == nullptr || work.gained.empty()) continue;
       AnswerListener& listener = *work.answer->listener;
-      if (work.answer->builder.ids().size() == 1) {
+      if (work.answer->builder.ids().size() == work.gained.size()) {
         work.answer->summary.first_token_seconds = seconds(now() - work.answer->submitted);
         if (work.answer->request.options.prompt_logprobs) listener.prompt_logprobs(std::move(work.answer->prompt_logprobs));
       }
-      listener.gained(work.token, work.gained);
+      for (const Gained& gained : work.gained) listener.gained(gained.token, gained.step);
     }
   }
 
@@ -505,24 +526,72 @@ class Engine::Runner : private Prefixes {
     for (const Work& work : work_) {
       if (!work.answer->memory->reserve(work.slice.room)) fail("memory pool is full, although the scheduler counted room");
     }
+    make_drafts();
     prepare_boundaries();
-    slices_.clear();
-    std::span<Boundary* const> ahead = ahead_pointers_;
-    for (const Work& work : work_) {
-      const ScheduledSlice& slice = work.slice;
-      const auto tokens = std::span(work.answer->tokens);
-      slices_.push_back({work.answer->memory.get(),
-                         tokens.subspan(static_cast<std::size_t>(slice.begin), static_cast<std::size_t>(slice.count)),
-                         ahead.first(work.ahead.size())});
-      ahead = ahead.subspan(work.ahead.size());
-    }
+    prepare_slices();
+    const Instant passed_from = now();
     const ConstRows hidden = model_.forward().run(slices_);
+    const double pass_seconds = seconds(now() - passed_from);
     store_boundaries();
     gather_last_rows(hidden);
     score_prompts(hidden);
     const Instant drawn_from = now();
-    draw();
+    draw(pass_seconds);
     draw_seconds = seconds(now() - drawn_from);
+    conclude();
+  }
+
+  /// As many as the scheduler had memory for, at most.
+  void make_drafts() {
+    drafting_.clear();
+    for (const Work& work : work_) {
+      if (work.slice.drafts == 0) continue;
+      DraftedAnswer& drafted = work.answer->drafted;
+      drafted.wanted = std::min(drafted.wanted, work.slice.drafts);
+      drafted.memory = work.answer->memory.get();
+      drafting_.push_back(&drafted);
+    }
+    if (drafting_.empty()) return;
+    speculation_.draft(drafting_);
+    for (Work& work : work_) {
+      const std::vector<std::int32_t>& drafts = work.answer->drafted.drafts;
+      if (work.slice.drafts == 0 || drafts.empty()) continue;
+      const auto certain = std::span(work.answer->tokens).subspan(static_cast<std::size_t>(work.slice.begin));
+      work.drafted.assign(certain.begin(), certain.end());
+      work.drafted.insert(work.drafted.end(), drafts.begin(), drafts.end());
+    }
+  }
+
+  void prepare_slices() {
+    slices_.clear();
+    costs_.clear();
+    std::span<Boundary* const> ahead = ahead_pointers_;
+    for (const Work& work : work_) {
+      const bool tentative = !work.drafted.empty();
+      const auto begin = static_cast<std::size_t>(work.slice.begin), count = static_cast<std::size_t>(work.rows());
+      slices_.push_back(
+          {work.answer->memory.get(),
+           tentative ? std::span<const std::int32_t>(work.drafted) : std::span(work.answer->tokens).subspan(begin, count),
+           ahead.first(work.ahead.size()), tentative});
+      ahead = ahead.subspan(work.ahead.size());
+      costs_.push_back({work.slice.begin, work.rows()});
+    }
+  }
+
+  /// What was drawn becomes what the memories hold.
+  void conclude() {
+    if (!speculation_.is_on()) return;
+    outcomes_.clear();
+    for (const Work& work : work_) {
+      if (work.row < 0) continue;
+      Answer& answer = *work.answer;
+      answer.drafted.memory = answer.memory.get();
+      const std::int64_t limit = answer.request.options.max_tokens, room = context_ - std::ssize(answer.tokens);
+      const std::int64_t left = limit > 0 ? std::min(limit - std::ssize(answer.builder.ids()), room) : room;
+      outcomes_.push_back({&answer.drafted, std::ssize(work.gained), !work.drafted.empty(),
+                           work.error.empty() && !work.has_ended(), std::max<std::int64_t>(0, left - 1)});
+    }
+    speculation_.conclude(outcomes_);
   }
 
   /// Its memory stays for whoever goes on from there, as long as nobody else needs it.
@@ -532,8 +601,9 @@ class Engine::Runner : private Prefixes {
   void prepare_boundaries() {
     ahead_pointers_.clear();
     for (Work& work : work_) {
-      const ScheduledSlice& slice = work.slice;
-      work.ahead = prefixes_.ahead(work.answer->prefix, *work.answer->memory, slice.begin, slice.begin + slice.count);
+      const std::int64_t begin = work.slice.begin;
+      work.ahead =
+          prefixes_.ahead(work.answer->prefix, *work.answer->memory, begin, begin + work.slice.count - work.slice.drafts);
       for (const BoundaryAhead& ahead : work.ahead) ahead_pointers_.push_back(ahead.boundary.get());
     }
   }
@@ -558,15 +628,15 @@ class Engine::Runner : private Prefixes {
     answer.summary.queue_seconds = seconds(*answer.admitted - answer.submitted);
   }
 
-  /// The rows after which a token is wanted, copied: what else asks for logits would overwrite them.
+  /// The rows after which a token is wanted, those of drafts too, copied: what else asks for logits would overwrite them.
   void gather_last_rows(ConstRows hidden) {
     last_rows_.clear();
     std::int64_t row = 0;
     for (Work& work : work_) {
-      row += work.slice.count;
+      row += work.rows();
       if (!work.slice.wants_logits) continue;
       work.row = std::ssize(last_rows_) / hidden.cols;
-      last_rows_.insert(last_rows_.end(), hidden.row(row - 1), hidden.row(row - 1) + hidden.cols);
+      last_rows_.insert(last_rows_.end(), hidden.row(row - work.logit_rows()), hidden.row(row));
     }
   }
 
@@ -574,12 +644,12 @@ class Engine::Runner : private Prefixes {
   void score_prompts(ConstRows hidden) {
     std::int64_t first_row = 0;
     for (const Work& work : work_) {
-      const std::int64_t row_of_begin = std::exchange(first_row, first_row + work.slice.count);
+      const std::int64_t row_of_begin = std::exchange(first_row, first_row + work.rows());
       const std::optional<int> top = work.answer->request.options.prompt_logprobs;
       if (!top) continue;
       std::vector<LogprobEntry>& entries = work.answer->prompt_logprobs;
       // Row of position p scores token p + 1, the entry p.
-      const std::int64_t end = std::min(work.slice.begin + work.slice.count, work.answer->summary.prompt_tokens - 1);
+      const std::int64_t end = std::min(work.slice.begin + work.rows(), work.answer->summary.prompt_tokens - 1);
       for (std::int64_t p = std::max(work.slice.begin, std::ssize(entries)); p < end;) {
         const std::int64_t rows = std::min(kLogitRows, end - p);
         compute_logits(hidden.slice(row_of_begin + p - work.slice.begin, rows));
@@ -600,32 +670,44 @@ class Engine::Runner : private Prefixes {
   }
 
   /// Draws the next token of every answer that wants one: they have nothing in common, so the threads share them.
-  void draw() {
+  void draw(double pass_seconds) {
     const std::int64_t width = model_.config().hidden, count = std::ssize(last_rows_) / width;
-    if (count == 0) return;
-    compute_logits({last_rows_.data(), count, width, width});
+    const Instant head_from = now();
+    if (count > 0) compute_logits({last_rows_.data(), count, width, width});
+    speculation_.note_step(costs_, count, pass_seconds + seconds(now() - head_from));
     drawing_.clear();
     for (Work& work : work_) {
       if (work.row >= 0) drawing_.push_back(&work);
     }
-    model_.compute().threads().for_each(count, 1, [&](std::int64_t begin, std::int64_t end) {
+    model_.compute().threads().for_each(std::ssize(drawing_), 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) draw(*drawing_[static_cast<std::size_t>(i)]);
     });
   }
 
+  /// Token after token, as far as the drafts are what is drawn.
   void draw(Work& work) const {
-    const std::span<const float> logits = logits_of(work.row);
     Answer& answer = *work.answer;
-    if (answer.request.logits) answer.request.logits->drawn_from(std::ssize(answer.tokens), logits);
+    const std::vector<std::int32_t>& drafts = answer.drafted.drafts;
     try {
-      AnswerGuide* const guide = answer.request.guide.get();
-      work.token = answer.builder.sample(logits, {}, guide != nullptr ? guide->allowed() : std::span<const std::uint64_t>());
-      work.gained = answer.builder.push(work.token, logits);
-      if (guide != nullptr) guide->push(work.token);
-      answer.tokens.push_back(work.token);
+      for (std::int64_t i = 0; i < work.logit_rows(); ++i) {
+        draw_one(work, logits_of(work.row + i));
+        if (work.has_ended() || i == std::ssize(drafts) || work.gained.back().token != drafts[static_cast<std::size_t>(i)]) break;
+      }
     } catch (const std::exception& error) {
       work.error = error.what();
     }
+  }
+
+  void draw_one(Work& work, std::span<const float> logits) const {
+    Answer& answer = *work.answer;
+    AnswerGuide* const guide = answer.request.guide.get();
+    if (answer.request.logits) answer.request.logits->drawn_from(std::ssize(answer.tokens), logits);
+    const auto allowed = guide != nullptr ? guide->allowed() : std::span<const std::uint64_t>();
+    const std::int32_t token = answer.builder.sample(logits, {}, allowed);
+    AnswerStep step = answer.builder.push(token, logits);
+    if (guide != nullptr) guide->push(token);
+    answer.tokens.push_back(token);
+    work.gained.push_back({token, std::move(step)});
   }
 
   Model& model_;
@@ -636,6 +718,7 @@ class Engine::Runner : private Prefixes {
   mutable std::mutex mutex_;
   std::condition_variable wake_;
   PrefixStore prefixes_;
+  Speculation speculation_;
   const double verify_rate_;
   double verify_share_ = 0;  // hits since one was wanted verified, each counted as the rate
   std::deque<ToVerify> to_verify_;
@@ -660,7 +743,10 @@ class Engine::Runner : private Prefixes {
   std::vector<Boundary*> ahead_pointers_;                      // in the order of work_
   std::vector<std::pair<RequestId, std::int64_t>> expecting_;  // whose memory is being read, and their room
   std::vector<Work*> drawing_;
+  std::vector<DraftedAnswer*> drafting_;
+  std::vector<DraftOutcome> outcomes_;
   std::vector<Slice> slices_;
+  std::vector<StepSlice> costs_;  // of these
   std::vector<float> last_rows_;
   std::vector<float> logits_;
   std::thread thread_;

@@ -6,8 +6,10 @@
 // the engine except to cancel. Whatever happens to the answer, ended() is called once and nothing after it.
 
 #include "engine/answer_builder.h"
+#include "engine/answer_guide.h"
 #include "engine/model.h"
 #include "engine/prefix_store.h"
+#include "engine/speculation.h"
 #include "memory/pool.h"
 #include "schedule/limits.h"
 #include "schedule/request.h"
@@ -24,18 +26,6 @@
 #include <vector>
 
 namespace calandra {
-
-/// Says which tokens may come next in one answer: constrained decoding, or the end of a reasoning that has taken too long. A function of
-/// the tokens it has been told, in their order.
-class AnswerGuide {
- public:
-  virtual ~AnswerGuide() = default;
-  /// Draw::allowed for the next token; empty: all may come. Valid until the next call. May be called from any thread, not at the same time
-  /// as another call to this guide.
-  virtual std::span<const std::uint64_t> allowed() = 0;
-  /// A token of the answer.
-  virtual void push(std::int32_t id) = 0;
-};
 
 /// Sees what the tokens of one answer are drawn from: for whoever compares answers more closely than by their tokens.
 class LogitListener {
@@ -73,11 +63,13 @@ struct AnswerSummary {
   AnswerOutcome outcome = AnswerOutcome::Stop;
   std::string error;  // why Failed
   std::int64_t prompt_tokens = 0;
-  std::int64_t cached_tokens = 0;  // of the prompt, that did not have to be computed, at its first admission
-  std::int64_t lost_tokens = 0;    // behind them, that others had computed too, but kept nothing of to go on from
-  std::int64_t kept_tokens = 0;    // up to the last boundary that was taken in the prompt
-  std::int64_t marked_tokens = 0;  // up to the last such at one of cache_marks
-  std::int64_t made_tokens = 0;    // a final stop id included
+  std::int64_t cached_tokens = 0;    // of the prompt, that did not have to be computed, at its first admission
+  std::int64_t lost_tokens = 0;      // behind them, that others had computed too, but kept nothing of to go on from
+  std::int64_t kept_tokens = 0;      // up to the last boundary that was taken in the prompt
+  std::int64_t marked_tokens = 0;    // up to the last such at one of cache_marks
+  std::int64_t made_tokens = 0;      // a final stop id included
+  std::int64_t accepted_drafts = 0;  // of these, tokens that a step made beyond its first
+  std::int64_t rejected_drafts = 0;  // that were verified beside them in vain
   std::int64_t preemptions = 0;
   double queue_seconds = 0;        // until it was first admitted; until the end if it never was
   double first_token_seconds = 0;  // from submission; 0 if there was none
@@ -107,6 +99,7 @@ struct EngineOptions {
   std::int64_t pool_bytes = 0;  // for states, tails and latents; 0: default_pool_bytes()
   FreedMemory freed = FreedMemory::AsIs;
   PrefixStoreOptions prefixes = {};  // what requests have in common is computed once, as long as there is room to keep it
+  SpeculationOptions speculation = {.setting = {.automatic = false, .drafts = 0}};  // changes when tokens come, and nothing else
 };
 
 /// Half of the memory that is available beside the weights, at least one sequence of the whole context, at most `max_running` of them.
@@ -120,9 +113,11 @@ struct EngineStatistics {
   PrefixCacheStatistics cache;
   TierStatistics tier;
   PrefixVerifications verifications;
-  PoolUse pool;             // after the last step, while `schedule` counts what is promised, too
-  double step_seconds = 0;  // of the last step: the pass, and drawing tokens
-  double draw_seconds = 0;  // of these
+  std::vector<DrafterStatistics> drafters;  // none: no speculation
+  double predicted_gain = 1;                // of the last step's drafts, in tokens per second
+  PoolUse pool;                             // after the last step, while `schedule` counts what is promised, too
+  double step_seconds = 0;                  // of the last step: the pass, and drawing tokens
+  double draw_seconds = 0;                  // of these
 };
 
 /// What a step was, for metrics. In the engine's thread.

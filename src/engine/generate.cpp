@@ -21,13 +21,17 @@ bool contains(std::span<const std::int32_t> ids, std::int32_t id) { return std::
 class Generator {
  public:
   Generator(Model& model, Session& session, std::span<const std::int32_t> prompt, const GenerationOptions& options,
-            const GenerationListener& listener)
+            const GenerationListener& listener, Speculation* speculation)
       : session_(session),
         options_(options),
         listener_(listener),
+        speculation_(speculation != nullptr && speculation->is_on() ? speculation : nullptr),
         samplable_(static_cast<std::size_t>(model.num_samplable())),
         answer_(model.tokenizer(), prompt, options, session.context()),
-        history_(prompt.begin(), prompt.end()) {}
+        history_(prompt.begin(), prompt.end()),
+        drafted_(answer_, history_) {
+    if (speculation_ != nullptr) speculation_->begin(drafted_);
+  }
 
   Generation run() {
     result_.prompt_tokens = std::ssize(history_);
@@ -38,16 +42,17 @@ class Generator {
     const auto start = Clock::now();
     if (!logits.empty()) {
       session_.keep_boundary();
-      while (take(logits.first(samplable_))) {
-        logits = session_.logits(history_, [this](std::int64_t, std::int64_t) { return goes_on(); });
-        if (logits.empty()) break;
-      }
+      const auto vocab = std::ssize(logits);
+      ConstRows rows{logits.data(), 1, vocab, vocab};
+      while (take(rows) && goes_on()) rows = next_rows();
       result_.generation_seconds = seconds_since(start);
     }
     if (!complete_) give_out(answer_.cancel());
     result_.finish_reason = complete_ ? FinishReason::Stop : *answer_.finish_reason();
     result_.context_full = result_.finish_reason == FinishReason::Length && answer_.context_full();
     result_.ids = answer_.ids();
+    result_.accepted_drafts = drafted_.accepted;
+    result_.rejected_drafts = drafted_.rejected;
     return std::move(result_);
   }
 
@@ -66,8 +71,52 @@ class Generator {
     });
   }
 
+  /// Samples as many tokens as the rows are for; whether another is to follow.
+  bool take(ConstRows rows) {
+    const std::vector<std::int32_t>& drafts = drafted_.drafts;
+    const bool tentative = !drafts.empty();
+    bool goes_on = true;
+    std::int64_t made = 0;
+    for (bool next_is_there = true; next_is_there;) {
+      goes_on = take_one({rows.row(made), samplable_});
+      next_is_there = goes_on && made < std::ssize(drafts) && history_.back() == drafts[static_cast<std::size_t>(made)];
+      ++made;
+    }
+    if (speculation_ == nullptr) return goes_on;
+    drafted_.memory = &session_.memory();
+    const std::int64_t room = session_.context() - std::ssize(history_);
+    const std::int64_t left = options_.max_tokens > 0 ? std::min(room, options_.max_tokens - std::ssize(answer_.ids())) : room;
+    const DraftOutcome outcome{&drafted_, made, tentative, goes_on, std::max<std::int64_t>(0, left - 1)};
+    speculation_->conclude(std::span(&outcome, 1));
+    if (tentative) session_.follow(history_);
+    return goes_on;
+  }
+
+  /// Logits after the history, and after drafts of what may follow.
+  ConstRows next_rows() {
+    if (drafted_.wanted > 0) {
+      session_.reserve_drafts(drafted_.wanted);
+      DraftedAnswer* const drafted = &drafted_;
+      speculation_->draft(std::span(&drafted, 1));
+    }
+    const std::vector<std::int32_t>& drafts = drafted_.drafts;
+    const auto start = Clock::now();
+    ConstRows rows;
+    if (drafts.empty()) {
+      const std::span<const float> logits = session_.logits(history_);
+      rows = {logits.data(), 1, std::ssize(logits), std::ssize(logits)};
+    } else {
+      rows = session_.verify(history_, drafts);
+    }
+    if (speculation_ != nullptr) {
+      const StepSlice slice{std::ssize(history_) - 1, rows.rows};
+      speculation_->note_step(std::span(&slice, 1), rows.rows, seconds_since(start));
+    }
+    return rows;
+  }
+
   /// Samples the next token; whether another is to follow.
-  bool take(std::span<const float> logits) {
+  bool take_one(std::span<const float> logits) {
     history_.push_back(answer_.sample(logits));
     AnswerStep step = answer_.push(history_.back(), logits);
     if (step.logprobs) result_.logprobs.push_back(*std::move(step.logprobs));
@@ -84,10 +133,12 @@ class Generator {
   Session& session_;
   const GenerationOptions& options_;
   const GenerationListener& listener_;
+  Speculation* speculation_;  // null: none
   std::size_t samplable_;
   AnswerBuilder answer_;
   bool complete_ = false;  // says the listener
   std::vector<std::int32_t> history_;
+  DraftedAnswer drafted_;
   Generation result_;
 };
 
@@ -99,10 +150,10 @@ double Generation::prompt_tokens_per_second() const { return rate(prompt_tokens 
 double Generation::generation_tokens_per_second() const { return rate(std::ssize(ids) - 1, generation_seconds); }
 
 Generation generate(Model& model, Session& session, std::span<const std::int32_t> prompt, const GenerationOptions& options,
-                    const GenerationListener& listener) {
+                    const GenerationListener& listener, Speculation* speculation) {
   check(options, model.num_samplable());
   check_prompt(std::ssize(prompt), session.context());
-  return Generator(model, session, prompt, options, listener).run();
+  return Generator(model, session, prompt, options, listener, speculation).run();
 }
 
 std::vector<std::int32_t> stop_ids_of(const Model& model) {

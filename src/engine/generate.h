@@ -4,6 +4,7 @@
 #include "engine/answer_builder.h"
 #include "engine/model.h"
 #include "engine/session.h"
+#include "engine/speculation.h"
 
 #include <cstdint>
 #include <functional>
@@ -32,18 +33,21 @@ struct Generation {
   FinishReason finish_reason = FinishReason::Stop;
   bool context_full = false;  // why Length
   std::int64_t prompt_tokens = 0;
-  std::int64_t reused_tokens = 0;  // of the prompt, that did not have to be computed
-  double prompt_seconds = 0;       // until the first token could be sampled
-  double generation_seconds = 0;   // from then on
+  std::int64_t reused_tokens = 0;    // of the prompt, that did not have to be computed
+  std::int64_t accepted_drafts = 0;  // of the ids, those that a step made beyond its first
+  std::int64_t rejected_drafts = 0;  // that were verified beside them in vain
+  double prompt_seconds = 0;         // until the first token could be sampled
+  double generation_seconds = 0;     // from then on
 
   double prompt_tokens_per_second() const;
   double generation_tokens_per_second() const;
 };
 
 /// Answers `prompt`, the whole history of the session's timeline. Throws Error if it is empty, leaves no room in the context for a token,
-/// or holds ids outside the vocabulary, and for options out of range.
+/// or holds ids outside the vocabulary, and for options out of range. With `speculation`, of the same model, the answer is the same and may come
+/// sooner.
 Generation generate(Model& model, Session& session, std::span<const std::int32_t> prompt, const GenerationOptions& options,
-                    const GenerationListener& listener = {});
+                    const GenerationListener& listener = {}, Speculation* speculation = nullptr);
 
 /// Every id that ends an answer of this model: those of generation_config.json and config.json, and the tokens <|role_end|> and
 /// <|endoftext|> if the tokenizer has them, whatever the configs say.

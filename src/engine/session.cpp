@@ -95,6 +95,31 @@ std::span<const float> Session::extend(std::span<const std::int32_t> history, co
   return logits_;
 }
 
+void Session::reserve_drafts(std::int64_t drafts) {
+  if (!memory_->reserve(position() + 1 + drafts)) fail("memory pool is full at {} tokens", position());
+}
+
+ConstRows Session::verify(std::span<const std::int32_t> history, std::span<const std::int32_t> drafts) {
+  check_length(std::ssize(history) + std::ssize(drafts));
+  if (std::ssize(history) != position() + 1) fail("drafts behind {} tokens: expected {}", history.size(), position() + 1);
+  reserve_drafts(std::ssize(drafts));
+  verified_.assign(1, history.back());
+  verified_.insert(verified_.end(), drafts.begin(), drafts.end());
+  const Slice slice{memory_.get(), verified_, {}, true};
+  const ConstRows hidden = model_.forward().run(std::span(&slice, 1));
+  const std::int64_t vocab = model_.config().vocab;
+  logits_.resize(static_cast<std::size_t>(hidden.rows * vocab));
+  const Rows logits{logits_.data(), hidden.rows, vocab, vocab};
+  model_.forward().head(hidden, logits);
+  return logits;
+}
+
+void Session::follow(std::span<const std::int32_t> history) {
+  logits_.clear();  // of which row, nobody knows
+  const auto known = history.first(static_cast<std::size_t>(position()));
+  tokens_.assign(known.begin(), known.end());
+}
+
 /// `position` is that of the first row's logits.
 void Session::visit_rows(ConstRows hidden, std::int64_t position, const RowVisitor& visit) {
   const std::int64_t vocab = model_.config().vocab;

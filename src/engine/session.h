@@ -46,6 +46,16 @@ class Session {
   /// Remembers this moment: a later history that leaves the present one after it resumes here. The last few are kept.
   void keep_boundary();
 
+  // ---- For speculation (engine/speculation.h), while a history is one token ahead of what is in memory.
+
+  /// Room for that token and so many drafts behind it.
+  void reserve_drafts(std::int64_t drafts);
+  /// Logits [1 + drafts, vocab] after `history` and after each draft, valid until the next call. What is in memory stays until its commit()
+  /// (model/forward.h), after which follow() is due.
+  ConstRows verify(std::span<const std::int32_t> history, std::span<const std::int32_t> drafts);
+  /// What is in memory has moved on by tokens of `history`.
+  void follow(std::span<const std::int32_t> history);
+
   /// Writes what is in memory to `objects`, for load() in this or another process, if it is a beginning of `history`. Throws Error if it cannot
   /// be written.
   void save(const std::shared_ptr<ObjectStore>& objects, std::span<const std::int32_t> history) const;
@@ -72,7 +82,8 @@ class Session {
   std::vector<std::int32_t> tokens_;  // what memory_ holds
   std::unique_ptr<SequenceMemory> memory_;
   std::vector<std::unique_ptr<Boundary>> boundaries_;  // of prefixes of tokens_, shallow first
-  std::vector<float> logits_;                          // after tokens_, or empty
+  std::vector<float> logits_;                          // after tokens_, or empty; while drafts are verified after each
+  std::vector<std::int32_t> verified_;
   std::int64_t num_reused_tokens_ = 0;
 };
 

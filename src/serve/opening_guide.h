@@ -45,6 +45,7 @@ class OpeningGuide : public AnswerGuide {
 
   std::span<const std::uint64_t> allowed() override;
   void push(std::int32_t id) override;
+  std::unique_ptr<AnswerGuide> fork() const override { return std::make_unique<OpeningGuide>(*this); }
 
  private:
   enum class Phase : std::uint8_t { Start, Reasoning, Closing, Grammar, Calls, Free };

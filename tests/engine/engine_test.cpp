@@ -118,6 +118,7 @@ TEST_F(EngineTest, AGuideDecidesWhatMayCome) {
    public:
     std::span<const std::uint64_t> allowed() override { return bits_; }
     void push(std::int32_t id) override { told.push_back(id); }
+    std::unique_ptr<AnswerGuide> fork() const override { return std::make_unique<Evens>(*this); }
     Tokens told;
 
    private:

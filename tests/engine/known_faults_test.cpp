@@ -668,6 +668,7 @@ TEST_P(KnownFaultsOfEither, HoweverAnAnswerEndsItsBlocksComeBack) {
       return {};
     }
     void push(std::int32_t) override {}
+    std::unique_ptr<AnswerGuide> fork() const override { return std::make_unique<Breaks>(*this); }
 
    private:
     int asked_ = 0;
