@@ -91,7 +91,7 @@ void AnswerPrinter::print(std::string_view text) {
 }
 
 Generation generate_and_print(Model& model, Session& session, std::span<const std::int32_t> prompt,
-                              const GenerationOptions& options, AnswerPrinter& printer) {
+                              const GenerationOptions& options, AnswerPrinter& printer, Speculation& speculation) {
   ProgressBar bar("Reading the prompt");
   return generate(model, session, prompt, options,
                   {.prompt = [&](std::int64_t done, std::int64_t total) { bar.update(done, total); },
@@ -100,7 +100,8 @@ Generation generate_and_print(Model& model, Session& session, std::span<const st
                          bar.clear();
                          return printer.push(text);
                        },
-                   .cancelled = InterruptWatch::pending});
+                   .cancelled = InterruptWatch::pending},
+                  &speculation);
 }
 
 }  // namespace calandra

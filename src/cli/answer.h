@@ -50,6 +50,6 @@ class AnswerPrinter {
 /// Calls generate() and shows the answer on `printer`; a long prompt gets a progress bar, Ctrl-C ends the answer. An
 /// InterruptWatch must be in place.
 Generation generate_and_print(Model& model, Session& session, std::span<const std::int32_t> prompt,
-                              const GenerationOptions& options, AnswerPrinter& printer);
+                              const GenerationOptions& options, AnswerPrinter& printer, Speculation& speculation);
 
 }  // namespace calandra

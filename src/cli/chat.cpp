@@ -36,6 +36,7 @@ class Chat {
         verbose_(arguments.verbose),
         model_(model),
         session_(model),
+        speculation_(model, {.setting = arguments.drafts}),
         options_(generation_options(arguments, model)),
         conversation_(conversation_for(arguments, model)),
         watch_(InterruptWatch::Second::Ignored),
@@ -140,7 +141,7 @@ class Chat {
           with_commas(std::ssize(turn.tokens)), with_commas(session_.context()));
     }
     AnswerPrinter printer(raw_ ? AnswerPrinter::Show::Raw : AnswerPrinter::Show::Parsed, std::move(turn.parser));
-    last_ = generate_and_print(model_, session_, turn.tokens, options_, printer);
+    last_ = generate_and_print(model_, session_, turn.tokens, options_, printer, speculation_);
     const ParsedOutput answer = printer.finish();
     if (last_.ids.empty()) {
       conversation_.drop_last();
@@ -257,6 +258,7 @@ class Chat {
   const bool raw_, verbose_;
   Model& model_;
   Session session_;
+  Speculation speculation_;
   GenerationOptions options_;
   Conversation conversation_;
   Generation last_;

@@ -8,6 +8,7 @@
 #include "checkpoint/synthetic_config.h"
 #include "loadtest/load_options.h"
 #include "model/compute.h"
+#include "schedule/draft_policy.h"
 #include "schedule/limits.h"
 
 #include <array>
@@ -62,6 +63,7 @@ struct RunArguments {
   std::int64_t min_tokens = 0;
   std::vector<std::string> stop;
   bool ignore_eos = false;
+  DraftSetting drafts;
 
   bool raw = false;  // print the model's text as it is
   bool json = false;
@@ -92,6 +94,7 @@ struct ServeArguments {
   std::int64_t max_connections = 10'000;
 
   ScheduleLimits limits;
+  DraftSetting drafts;
   std::int64_t pool_bytes = 0;  // 0: what default_pool_bytes() says
   bool prefix_cache = true;
   std::optional<std::string> cache_folder;   // where prefixes outlive the process

@@ -327,6 +327,26 @@ class CommandLine {
         ->group("Model");
   }
 
+  /// Of commands that make answers.
+  static void add_draft_tokens(CLI::App& command, DraftSetting& drafts, const std::string& group) {
+    const auto read = [&drafts](const std::string& text) {
+      drafts = {.automatic = text == "auto", .drafts = kMostDrafts};
+      const char* const end = text.data() + text.size();
+      if (drafts.automatic) return;
+      const auto [stop, error] = std::from_chars(text.data(), end, drafts.drafts);
+      if (error == std::errc() && stop == end && drafts.drafts >= 0 && drafts.drafts <= kMostDrafts) return;
+      throw UsageError(fmt::format("--draft-tokens {}: expected auto or an integer from 0 to {}", text, kMostDrafts));
+    };
+    command
+        .add_option_function<std::string>(
+            "--draft-tokens", read,
+            "Tokens that a step guesses and verifies beyond the one it makes, by the model's MTP layer or from "
+            "the text: as many as pay, always N, or 0. The answer does not depend on it")
+        ->type_name("auto|N")
+        ->default_str("auto")
+        ->group(group);
+  }
+
   static void add_model_options(CLI::App& command, ModelArguments& model, bool with_fp8) {
     std::vector<Word<Activations>> words = {{"bf16", Activations::Bf16}, {"fp32", Activations::Fp32}};
     if (with_fp8) words.push_back({"fp8", Activations::Fp8});
@@ -447,6 +467,7 @@ Exit codes: 0; 1 for an error; 2 for a command line that is not understood; 130 
         ->group("Output");
     command.add_flag("-v,--verbose", a.verbose, "Settings and speeds on standard error, also without a terminal")
         ->group("Output");
+    add_draft_tokens(command, a.drafts, "Model");
     add_model_options(command, a.model, false);
   }
 
@@ -513,6 +534,7 @@ Exit codes: 0 after such an end; else as for run.)");
                "Seconds that a request may take, waiting included; then it ends with 504, or with an error in its stream")
         ->default_str("none")
         ->group("Scheduling");
+    add_draft_tokens(command, a.drafts, "Scheduling");
     add_size(command, "--pool", a.pool_bytes, "Memory for the states and caches of all answers, as in 8GiB")
         ->default_str("half of what is free")
         ->group("Scheduling");

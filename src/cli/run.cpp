@@ -36,22 +36,25 @@ void check_usage(const RunArguments& arguments) {
 
 /// All about one answer, as --json prints it.
 Json as_json(std::span<const std::int32_t> prompt, const Generation& made, const ParsedOutput& answer) {
-  return {
-      {"text", answer.content},
-      {"reasoning", answer.reasoning},
-      {"tool_calls", as_json(answer.tool_calls)},
-      {"incomplete_tool_call", answer.has_incomplete_call},
-      {"raw_text", made.text},
-      {"finish_reason", name_of(made.finish_reason)},
-      {"prompt_ids", prompt},
-      {"ids", made.ids},
-      {"usage",
-       {{"prompt_tokens", made.prompt_tokens}, {"reused_tokens", made.reused_tokens}, {"completion_tokens", made.ids.size()}}},
-      {"timings",
-       {{"prompt_seconds", made.prompt_seconds},
-        {"prompt_tokens_per_second", made.prompt_tokens_per_second()},
-        {"generation_seconds", made.generation_seconds},
-        {"generation_tokens_per_second", made.generation_tokens_per_second()}}}};
+  return {{"text", answer.content},
+          {"reasoning", answer.reasoning},
+          {"tool_calls", as_json(answer.tool_calls)},
+          {"incomplete_tool_call", answer.has_incomplete_call},
+          {"raw_text", made.text},
+          {"finish_reason", name_of(made.finish_reason)},
+          {"prompt_ids", prompt},
+          {"ids", made.ids},
+          {"usage",
+           {{"prompt_tokens", made.prompt_tokens},
+            {"reused_tokens", made.reused_tokens},
+            {"completion_tokens", made.ids.size()},
+            {"accepted_draft_tokens", made.accepted_drafts},
+            {"rejected_draft_tokens", made.rejected_drafts}}},
+          {"timings",
+           {{"prompt_seconds", made.prompt_seconds},
+            {"prompt_tokens_per_second", made.prompt_tokens_per_second()},
+            {"generation_seconds", made.generation_seconds},
+            {"generation_tokens_per_second", made.generation_tokens_per_second()}}}};
 }
 
 /// For those who watch, on standard error; and for those who would wonder where the text is.
@@ -78,12 +81,13 @@ int answer_once(const RunArguments& arguments, Model& model, const std::string& 
   }
 
   Session session(model);
+  Speculation speculation(model, {.setting = arguments.drafts});
   const InterruptWatch watch(InterruptWatch::Second::EndsProgram);
   AnswerPrinter printer(arguments.json  ? AnswerPrinter::Show::Nothing
                         : arguments.raw ? AnswerPrinter::Show::Raw
                                         : AnswerPrinter::Show::Parsed,
                         std::move(parser));
-  const Generation made = generate_and_print(model, session, prompt, options, printer);
+  const Generation made = generate_and_print(model, session, prompt, options, printer, speculation);
   const ParsedOutput answer = printer.finish();
 
   if (arguments.json) {
@@ -105,7 +109,7 @@ int run_command(RunArguments arguments) {
   check_usage(arguments);
   const std::string text = arguments.is_interactive ? std::string() : read_text(arguments);
   const auto start = std::chrono::steady_clock::now();
-  const std::unique_ptr<Model> model = open_model(arguments.model);
+  const std::unique_ptr<Model> model = open_model(arguments.model, arguments.drafts.drafts > 0);
   const double load_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return arguments.is_interactive ? chat(arguments, *model) : answer_once(arguments, *model, text, load_seconds);
 }

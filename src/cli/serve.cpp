@@ -165,11 +165,12 @@ PrefixStoreOptions prefix_options(const ServeArguments& arguments) {
 int serve_command(const ServeArguments& arguments) {
   check_arguments(arguments);
   raise_file_limit();
-  const std::unique_ptr<Model> model = open_model(arguments.model);
+  const std::unique_ptr<Model> model = open_model(arguments.model, arguments.drafts.drafts > 0);
   EngineOptions engine_options;
   engine_options.limits = arguments.limits;
   engine_options.pool_bytes = arguments.pool_bytes;
   engine_options.prefixes = prefix_options(arguments);
+  engine_options.speculation.setting = arguments.drafts;
   const auto metrics = std::make_shared<Metrics>(CALANDRA_VERSION);
   Engine engine(*model, engine_options, metrics);
   if (arguments.cache_folder) {

@@ -168,8 +168,10 @@ std::string settings_line(const GenerationOptions& options, const Model& model) 
 
 std::string speed_line(const Generation& made) {
   const std::string reused = made.reused_tokens > 0 ? fmt::format(" ({} reused)", made.reused_tokens) : "";
-  return fmt::format("{} prompt tokens{} at {:.1f} tokens/s, {} made at {:.1f} tokens/s", made.prompt_tokens, reused,
-                     made.prompt_tokens_per_second(), made.ids.size(), made.generation_tokens_per_second());
+  const std::int64_t drafted = made.accepted_drafts + made.rejected_drafts;
+  const std::string drafts = drafted > 0 ? fmt::format(" ({} of {} drafts accepted)", made.accepted_drafts, drafted) : "";
+  return fmt::format("{} prompt tokens{} at {:.1f} tokens/s, {} made{} at {:.1f} tokens/s", made.prompt_tokens, reused,
+                     made.prompt_tokens_per_second(), made.ids.size(), drafts, made.generation_tokens_per_second());
 }
 
 std::string ending_line(const Generation& made) {
