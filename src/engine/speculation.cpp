@@ -113,7 +113,13 @@ void Speculation::choose(std::span<const DraftOutcome> outcomes) {
     choosing_.push_back(&answer);
   }
   policy_.choose(candidates_);
-  for (std::size_t i = 0; i < choosing_.size(); ++i) choosing_[i]->wanted = candidates_[i].drafts;
+  std::int64_t left = kMostTentativeRows;
+  for (std::size_t i = 0; i < choosing_.size(); ++i) {
+    const std::int64_t drafts = std::min(candidates_[i].drafts, left - 1);
+    if (drafts <= 0) continue;
+    choosing_[i]->wanted = drafts;
+    left -= 1 + drafts;
+  }
 }
 
 /// Memories go where plain decoding would have left them; whoever goes on from a row of the MTP layer gets it.

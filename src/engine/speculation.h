@@ -34,6 +34,10 @@ struct SpeculationOptions {
   std::vector<std::shared_ptr<Drafter>> drafters = {};
 };
 
+/// Rows of sequences with drafts in a step. Each takes MemoryLayout::replay_bytes() and a row of logits until it is committed or given up; and
+/// where so many sequences decode, drafts hardly pay.
+inline constexpr std::int64_t kMostTentativeRows = 64;
+
 /// Of one drafter, since the start.
 struct DrafterStatistics {
   std::string name;

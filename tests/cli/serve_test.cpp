@@ -125,7 +125,8 @@ TEST(Serve, TheFirstLinesSayWhatThePoolHolds) {
   EXPECT_THAT(small.out, AllOf(HasSubstr("200 OK"), HasSubstr("400 Bad Request")));
 
   const std::int64_t context = run_program({"inspect", "--json"}).json().at("config").at("context").get<std::int64_t>();
-  const Outcome large = serve_once("--pool " + std::to_string(10 * of_tokens(context)), "/tokenize", {{"prompt", "x"}});
+  const Outcome large =
+      serve_once("--draft-tokens 0 --pool " + std::to_string(10 * of_tokens(context)), "/tokenize", {{"prompt", "x"}});
   EXPECT_THAT(large.err, testing::ContainsRegex("\npool [0-9.]+ [KMG]iB: room for (8|9|10) sequences of the full context\n"))
       << "some of ten, since memory is handed out in blocks";
 }
