@@ -104,7 +104,7 @@ void play(Runner& runner, const std::vector<Event>& events) {
 }
 
 /// Drafts as chance has them, some longer than a block of memory. Few come true, or all, or some.
-struct Drafts {
+struct DraftScript {
   std::uint64_t seed = 0;  // 0: none ever
 
   std::uint64_t word(const Runner& runner, RequestId id) const {
@@ -126,7 +126,7 @@ struct Drafts {
   }
 };
 
-Drafts drafts() {
+DraftScript drafts() {
   return {
       *rc::gen::weightedOneOf<std::uint64_t>({{1, rc::gen::just<std::uint64_t>(0)}, {3, rc::gen::arbitrary<std::uint64_t>()}})};
 }
@@ -141,7 +141,7 @@ TEST(Schedules, KeepEveryPromiseOnARealPool) {
   EXPECT_TRUE(rc::check("", [&] {
     const Scene s = scene();
     const auto events = *rc::gen::scale(long_tests() ? 4.0 : 1.5, rc::gen::container<std::vector<Event>>(event()));
-    const Drafts guesses = drafts();
+    const DraftScript guesses = drafts();
     Runner runner = runner_of(s);
     guesses.drive(runner);
     play(runner, events);
@@ -220,7 +220,7 @@ TEST(Schedules, KeepEveryPromiseWhoeverIsWaitedFor) {
     const Scene s = scene();
     const auto events = *rc::gen::scale(long_tests() ? 4.0 : 1.5, rc::gen::container<std::vector<Event>>(event()));
     Whims whims(*rc::gen::arbitrary<std::uint64_t>());
-    const Drafts guesses = drafts();
+    const DraftScript guesses = drafts();
     Runner runner = runner_of(s, &whims);
     guesses.drive(runner);
     runner.comes_later = [&](RequestId id) { return whims.comes_later(id); };
@@ -261,18 +261,25 @@ std::vector<std::int64_t> without_drafts(const ScheduledStep& step) {
 
 /// Steps of a schedule with drafts are decided once more, from the same state, with none proposed.
 TEST(Schedules, DraftsChangeNothingElseOfTheStepThatVerifiesThem) {
-  enum Kind : std::size_t { Preempts, Admits, LetsWait, kNumKinds };
+  enum Kind : std::size_t { PreemptsFirst, Preempts, Admits, LetsWait, kNumKinds };
   std::array<std::int64_t, kNumKinds> seen{};
   EXPECT_TRUE(rc::check("", [&] {
     const Scene s = scene();
     const auto events = *rc::gen::scale(2.0, rc::gen::container<std::vector<Event>>(event()));
-    const Drafts guesses{*rc::gen::inRange<std::uint64_t>(1, UINT64_MAX)};
+    const DraftScript guesses{*rc::gen::inRange<std::uint64_t>(1, UINT64_MAX)};
     std::array<std::map<std::int64_t, std::vector<std::int64_t>>, kNumKinds> steps;
     Runner first = runner_of(s);
     guesses.drive(first);
+    bool waited = false;
+    first.proposes = [&](RequestId id) {
+      waited = first.scheduler().statistics().waiting > 0;
+      return guesses.proposed(first, id);
+    };
     first.decided = [&](const ScheduledStep& step) {
       const auto verifies = [](const ScheduledSlice& slice) { return slice.drafts > 0; };
-      const Kind kind = !step.preempted.empty() ? Preempts : !step.admitted.empty() ? Admits : LetsWait;
+      const Kind kind = !step.preempted.empty()  ? (waited ? Preempts : PreemptsFirst)
+                        : !step.admitted.empty() ? Admits
+                                                 : LetsWait;
       const bool waits = first.scheduler().statistics().waiting > 0;
       if (kind == LetsWait && !(waits && std::any_of(step.slices.begin(), step.slices.end(), verifies))) return;
       steps[kind][first.steps()] = without_drafts(step);
@@ -295,7 +302,8 @@ TEST(Schedules, DraftsChangeNothingElseOfTheStepThatVerifiesThem) {
       }
     }
   }));
-  for (std::size_t kind = 0; kind < kNumKinds; ++kind) EXPECT_GT(seen[kind], 20) << kind;
+  // The first kind is rare: ADecodeIsNotPreemptedForTheDraftsOfAnOlderOne makes one.
+  for (std::size_t kind = Preempts; kind < kNumKinds; ++kind) EXPECT_GT(seen[kind], 20) << kind;
 }
 
 /// Where there is memory for all, clients take turns as if there were no drafts.
@@ -304,8 +312,9 @@ TEST(Schedules, DraftsThatAreAlwaysWrongChangeNothing) {
   EXPECT_TRUE(rc::check("", [&] {
     Scene s = scene();
     s.spare_blocks = 1000;
-    const auto events = *rc::gen::container<std::vector<Event>>(event());
-    const Drafts guesses{*rc::gen::inRange<std::uint64_t>(1, UINT64_MAX)};
+    s.limits.max_running = std::min<std::int64_t>(s.limits.max_running, 3);  // what they wait for
+    const auto events = *rc::gen::scale(2.0, rc::gen::container<std::vector<Event>>(event()));
+    const DraftScript guesses{*rc::gen::inRange<std::uint64_t>(1, UINT64_MAX)};
     Runner with = runner_of(s), without = runner_of(s);
     guesses.drive(with);
     with.accepts = nullptr;
@@ -329,7 +338,7 @@ TEST(Schedules, AreAFunctionOfWhatHappened) {
     // Other addresses, other order in hash tables of pointers.
     const std::vector<std::vector<char>> clutter(100, std::vector<char>(777));
     Runner second = runner_of(s);
-    const Drafts guesses = drafts();
+    const DraftScript guesses = drafts();
     guesses.drive(first);
     guesses.drive(second);
     play(first, events);
