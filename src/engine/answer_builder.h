@@ -8,6 +8,7 @@
 #include "engine/token_counts.h"
 #include "text/detokenizer.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -87,6 +88,11 @@ class AnswerBuilder {
   bool context_full() const { return position() >= context_; }
   /// Tokens of prompt and answer.
   std::int64_t position() const { return num_prompt_ + std::ssize(ids_); }
+  /// How many more it may have.
+  std::int64_t tokens_left() const {
+    const std::int64_t room = context_ - position();
+    return options_.max_tokens > 0 ? std::min(room, options_.max_tokens - std::ssize(ids_)) : room;
+  }
 
  private:
   std::optional<FinishReason> reason_after(std::int32_t id, std::string& text);

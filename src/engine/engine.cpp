@@ -586,10 +586,8 @@ class Engine::Runner : private Prefixes {
       if (work.row < 0) continue;
       Answer& answer = *work.answer;
       answer.drafted.memory = answer.memory.get();
-      const std::int64_t limit = answer.request.options.max_tokens, room = context_ - std::ssize(answer.tokens);
-      const std::int64_t left = limit > 0 ? std::min(limit - std::ssize(answer.builder.ids()), room) : room;
-      outcomes_.push_back({&answer.drafted, std::ssize(work.gained), !work.drafted.empty(),
-                           work.error.empty() && !work.has_ended(), std::max<std::int64_t>(0, left - 1)});
+      const bool goes_on = work.error.empty() && !work.has_ended();
+      outcomes_.push_back({&answer.drafted, std::ssize(work.gained), !work.drafted.empty(), goes_on});
     }
     speculation_.conclude(outcomes_);
   }

@@ -84,9 +84,7 @@ class Generator {
     }
     if (speculation_ == nullptr) return goes_on;
     drafted_.memory = &session_.memory();
-    const std::int64_t room = session_.context() - std::ssize(history_);
-    const std::int64_t left = options_.max_tokens > 0 ? std::min(room, options_.max_tokens - std::ssize(answer_.ids())) : room;
-    const DraftOutcome outcome{&drafted_, made, tentative, goes_on, std::max<std::int64_t>(0, left - 1)};
+    const DraftOutcome outcome{&drafted_, made, tentative, goes_on};
     speculation_->conclude(std::span(&outcome, 1));
     if (tentative) session_.follow(history_);
     return goes_on;

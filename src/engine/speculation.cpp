@@ -100,8 +100,9 @@ void Speculation::choose(std::span<const DraftOutcome> outcomes) {
     DraftCandidate candidate;
     candidate.position = std::ssize(answer.tokens) - 1;
     candidate.acceptance = &answer.acceptance[answer.drafter];
-    for (std::size_t drafter = 0; drafter < drafters_.size() && outcome.most > 0; ++drafter) {
-      const std::int64_t most = std::min(outcome.most, drafters_[drafter]->look(answer));
+    const std::int64_t useful = answer.builder.tokens_left() - 1;  // a step makes one in any case
+    for (std::size_t drafter = 0; drafter < drafters_.size() && useful > 0; ++drafter) {
+      const std::int64_t most = std::min(useful, drafters_[drafter]->look(answer));
       const Acceptance& acceptance = answer.acceptance[drafter];
       if (most == 0 || (candidate.most > 0 && acceptance.probability(1) <= candidate.acceptance->probability(1))) continue;
       candidate.most = most;

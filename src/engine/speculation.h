@@ -57,7 +57,6 @@ struct DraftOutcome {
   std::int64_t made = 0;   // tokens drawn; 0 if it failed
   bool tentative = false;  // its slice was
   bool goes_on = false;    // it will be decoded further
-  std::int64_t most = 0;   // drafts that can be of use in its next step: one less than the tokens it may still make
 };
 
 class Speculation {
