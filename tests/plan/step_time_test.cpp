@@ -148,6 +148,18 @@ TEST(StepTime, StepsThatAreAllAlikeAreExplainedByBytes) {
   EXPECT_NEAR(time.seconds(cost_of(2e9, 20e9)), 0.1, 0.005) << "bytes alone";
 }
 
+// A context that grows a little under times that vary: no reason to tell anything of operations.
+TEST(StepTime, StepsThatAreNearlyAlikeTellNothingOfOperations) {
+  Steps steps;
+  StepTime time;
+  for (int i = 0; i < 2000; ++i) {
+    time.note(cost_of(1e9 * steps.noise(0.005), 2e9), 0.05 * steps.noise(0.05));
+    if (i >= 50) {
+      ASSERT_NEAR(time.seconds(cost_of(2e9, 20e9)), 0.1, 0.05) << i;
+    }
+  }
+}
+
 TEST(StepTime, OtherStepsAreRememberedAmongManyThatAreAlike) {
   Steps steps;
   StepTime time;

@@ -89,6 +89,7 @@ TEST(Acceptance, ARequestFollowsItsTextAndAllOfThemSlowly) {
   Acceptance all;
   Drafter({0.8}).run(all, 3000);
   Acceptance mine = Acceptance::of_request(all);
+  Drafter({0.9}).run(mine, 300);
   Drafter worse({0.1});
   worse.run(mine, 100);
   worse.run(all, 100);
