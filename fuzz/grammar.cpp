@@ -19,6 +19,7 @@ namespace {
 std::shared_ptr<const calandra::GrammarVocabulary> vocabulary() {
   static const auto result = [] {
     std::vector<std::string> tokens;
+    tokens.reserve(256);
     for (int byte = 0; byte < 256; ++byte) tokens.emplace_back(1, static_cast<char>(byte));
     for (const char* const text :
          {"\":", "\",\"", "{\"", "\"}", "},{", "true", "null", "\": ", ",\n", "a\",\"a\":1", "\\u00", "12.5e", "\xC3\xA9"}) {

@@ -17,6 +17,7 @@ namespace calandra {
 template <std::size_t Bytes>
 struct Hash {
   std::array<std::byte, Bytes> bytes{};
+  // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 takes the 0 of the comparisons that this stands for to be a pointer
   friend auto operator<=>(const Hash&, const Hash&) = default;
   std::string hex() const;
 };

@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdint>
 #include <cstring>
+#include <memory>
 #include <system_error>
 #include <utility>
 
@@ -60,11 +60,12 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 }
 
 void release_pages(std::span<const std::byte> mapped) {
-  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  void* begin = const_cast<std::byte*>(mapped.data());
+  std::size_t size = mapped.size();
   // Whole pages only: the others belong to neighbours too.
-  const std::uintptr_t begin = (reinterpret_cast<std::uintptr_t>(mapped.data()) + page - 1) / page * page;
-  const std::uintptr_t end = (reinterpret_cast<std::uintptr_t>(mapped.data()) + mapped.size()) / page * page;
-  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);  // advice may be ignored
+  if (std::align(page, page, begin, size) == nullptr) return;
+  ::madvise(begin, size / page * page, MADV_DONTNEED);  // advice may be ignored
 }
 
 bool is_there(const std::filesystem::path& path) {

@@ -57,8 +57,8 @@ void BoundaryReading::cancel() {
   cancelled_ = true;
 }
 
-BoundaryTier::BoundaryTier(std::shared_ptr<ObjectStore> store, const TierOptions& options)
-    : store_(std::move(store)), options_(options), write_buffer_(kPieceBytes), read_buffer_(kPieceBytes) {
+BoundaryTier::BoundaryTier(std::shared_ptr<ObjectStore> store, TierOptions options)
+    : store_(std::move(store)), options_(std::move(options)), write_buffer_(kPieceBytes), read_buffer_(kPieceBytes) {
   read_index();
   writer_ = std::thread([this] { write_all(); });
   reader_ = std::thread([this] { read_all(); });
@@ -484,8 +484,7 @@ std::optional<std::int64_t> BoundaryTier::bytes_with_path() {
 }
 
 /// False if there is no room for it, or the boundary has gone, or a run before it.
-bool BoundaryTier::write_object(const ObjectHeader& wanted, const std::function<StoredParts(const Boundary&)>& parts_of) {
-  ObjectHeader header = wanted;
+bool BoundaryTier::write_object(ObjectHeader header, const std::function<StoredParts(const Boundary&)>& parts_of) {
   StoredParts parts;
   {
     const std::lock_guard lock(copy_mutex_);

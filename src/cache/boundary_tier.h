@@ -88,7 +88,7 @@ class BoundaryReading {
 class BoundaryTier {
  public:
   /// Reads the index: opens every object. Throws Error if the store cannot be read.
-  BoundaryTier(std::shared_ptr<ObjectStore> store, const TierOptions& options);
+  BoundaryTier(std::shared_ptr<ObjectStore> store, TierOptions options);
   /// What waits is not written; finish() comes before.
   ~BoundaryTier();
   BoundaryTier(const BoundaryTier&) = delete;
@@ -167,7 +167,7 @@ class BoundaryTier {
   void write_all();
   void write(const Job& job);
   std::optional<std::int64_t> bytes_with_path();
-  bool write_object(const ObjectHeader& header, const std::function<StoredParts(const Boundary&)>& parts);
+  bool write_object(ObjectHeader header, const std::function<StoredParts(const Boundary&)>& parts_of);
   void read_all();
   void touch(const ObjectName& end);
   bool read(BoundaryReading& reading);

@@ -33,7 +33,7 @@ constexpr double likelihood(BoundaryKind kind) {
   switch (kind) {
     case BoundaryKind::Spaced: return 0.05;
     case BoundaryKind::Message: return 0.25;
-    case BoundaryKind::Fork: return 1;
+    case BoundaryKind::Fork:
     case BoundaryKind::End: return 1;
     case BoundaryKind::Asked: return 2;
   }

@@ -91,6 +91,7 @@ ordered_json quantization_of(const ordered_json& config, SyntheticFormat format)
   const Config network = parse_config(dump_json(config), "config.json");
   const std::vector<TensorSpec> specs = list_tensors(network);
   std::vector<StoredSpec> tensors;
+  tensors.reserve(specs.size());
   for (const TensorSpec& spec : specs) tensors.push_back({&spec, stored_as(spec, format, network)});
   return quantization_config(tensors);
 }

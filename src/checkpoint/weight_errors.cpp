@@ -82,6 +82,7 @@ std::vector<WeightErrorClass> classes_of(std::span<const WeightError> tensors) {
     sum.squares += tensor.squares;
   }
   std::vector<WeightErrorClass> out;
+  out.reserve(classes.size());
   for (const auto& [key, sum] : classes) out.push_back(sum);
   return out;
 }

@@ -85,13 +85,15 @@ ServerOptions server_options(const ServeArguments& arguments) {
 
 /// Tells systemd, if it started us and asked for it (sd_notify(3)).
 void notify_manager(std::string_view state) {
-  const char* path = std::getenv("NOTIFY_SOCKET");
+  const char* const path = std::getenv("NOTIFY_SOCKET");
+  if (path == nullptr) return;
+  const std::size_t length = std::strlen(path);
   sockaddr_un address{};
-  if (path == nullptr || std::strlen(path) >= sizeof(address.sun_path)) return;
+  if (length >= sizeof(address.sun_path)) return;
   address.sun_family = AF_UNIX;
-  std::strcpy(address.sun_path, path);
+  std::memcpy(address.sun_path, path, length);
   if (address.sun_path[0] == '@') address.sun_path[0] = '\0';
-  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + std::strlen(path));
+  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + length);
   const int socket = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   if (socket < 0) return;
   [[maybe_unused]] const auto sent =

@@ -36,6 +36,7 @@ std::vector<TokenBias> read_logit_bias(KeyReader& keys) {
     biases[token] = bias.get<float>();
   }
   std::vector<TokenBias> ascending;
+  ascending.reserve(biases.size());
   for (const auto& [token, bias] : biases) ascending.push_back({token, bias});
   return ascending;
 }

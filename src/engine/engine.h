@@ -80,6 +80,7 @@ class AnswerListener {
  public:
   virtual ~AnswerListener() = default;
   /// Of every token of the prompt but the first, if options.prompt_logprobs asked for them. Before the first token.
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): whoever overrides it keeps them
   virtual void prompt_logprobs(std::vector<LogprobEntry> /*entries*/) {}
   /// The answer has gained a token, and with it this text.
   virtual void gained(std::int32_t id, const AnswerStep& step) = 0;

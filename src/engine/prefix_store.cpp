@@ -50,7 +50,7 @@ PrefixStore::PrefixStore(MemoryPool& pool, const Model& model, const PrefixStore
   tier.hidden = model.config().hidden;
   tier.least_tokens = kLeastFromTier;
   tier.note = options.note;
-  tier_ = std::make_unique<BoundaryTier>(options.objects, tier);
+  tier_ = std::make_unique<BoundaryTier>(options.objects, std::move(tier));
 }
 
 bool PrefixStore::uses_tier(const PrefixUser& user) const { return tier_ && !user.computes_all && !is_out(user); }

@@ -27,10 +27,12 @@ class AnswerService {
   virtual void drain() {}
   virtual void cancel_all() {}
   /// As Engine::survey_cache() and flush_cache(); here there is no cache.
+  // NOLINTBEGIN(performance-unnecessary-value-param): whoever overrides them keeps what they are given
   virtual void survey_cache(SpaceFilter /*shows*/, std::int64_t /*most*/, std::function<void(const PrefixSurvey&)> done) {
     done({});
   }
   virtual void flush_cache(SpaceFilter /*meant*/, std::function<void(const PrefixFlush&)> done) { done({}); }
+  // NOLINTEND(performance-unnecessary-value-param)
 };
 
 /// What requests are made of. Immutable while it is served; what it points to must outlive it.

@@ -54,6 +54,7 @@ class AnswerSink {
   virtual ~AnswerSink() = default;
   /// All are submitted: a stream may begin.
   virtual void began() {}
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): whoever overrides it keeps them
   virtual void prompt_logprobs(int /*choice*/, std::vector<LogprobEntry> /*entries*/) {}
   virtual void gained(int choice, const AnswerGain& gain) = 0;
   virtual void ended(int choice, const AnswerEnd& end) = 0;
