@@ -123,7 +123,7 @@ inline void load_mxfp4(const void* address, const std::uint8_t (&exponents)[4], 
   const __m512i low_bytes = load_quarters(a.low, b.low, c.low, d.low);
   const __m512i pairs = _mm512_loadu_si512(address), nibble = _mm512_set1_epi8(15);
   const __m512i codes[2] = {_mm512_and_si512(pairs, nibble), _mm512_and_si512(_mm512_srli_epi16(pairs, 4), nibble)};
-  for (int i = 0; i < 2; ++i) {
+  for (std::int64_t i = 0; i < 2; ++i) {
     const __m512i high = _mm512_shuffle_epi8(high_bytes, codes[i]), low = _mm512_shuffle_epi8(low_bytes, codes[i]);
     run[2 * i] = {_mm512_unpacklo_epi8(low, high)};
     run[2 * i + 1] = {_mm512_unpackhi_epi8(low, high)};

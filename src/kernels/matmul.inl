@@ -248,8 +248,8 @@ void tile_rows(const WeightMatrix& w, const Panel& panel, Factors x, Rows y, std
 }
 
 inline Element* scratch_elements(ScratchUse use, std::int64_t count) {
-  constexpr std::int64_t kPerFloat = sizeof(float) / sizeof(Element);
-  return reinterpret_cast<Element*>(scratch(use, (count + kPerFloat - 1) / kPerFloat));
+  constexpr std::int64_t kElement = sizeof(Element), kFloat = sizeof(float);
+  return reinterpret_cast<Element*>(scratch(use, (count * kElement + kFloat - 1) / kFloat));
 }
 
 template <WeightFormat format>

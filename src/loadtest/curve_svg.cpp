@@ -156,9 +156,9 @@ std::vector<double> linear_ticks(double least, double most, int count) {
 }
 
 std::vector<double> logarithmic_ticks(double least, double most) {
-  const double low = std::floor(std::log10(least) + 1e-9), high = std::ceil(std::log10(most) - 1e-9);
+  const auto low = std::llround(std::floor(std::log10(least) + 1e-9)), high = std::llround(std::ceil(std::log10(most) - 1e-9));
   std::vector<double> ticks;
-  for (double power = low; power <= high; ++power) {
+  for (auto power = low; power <= high; ++power) {
     for (const double factor : {1.0, 2.0, 5.0}) {
       if (factor == 1.0 || high - low <= 2) ticks.push_back(factor * std::pow(10, power));
     }

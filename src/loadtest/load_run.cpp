@@ -35,7 +35,7 @@ LoadClock::time_point after(LoadClock::time_point start, double seconds) {
 
 /// A conversation: one request, or several of which each has all that was said before.
 struct Dialogue {
-  explicit Dialogue(Draws the_draws) : draws(std::move(the_draws)) {}
+  explicit Dialogue(const Draws& the_draws) : draws(the_draws) {}
 
   Draws draws;
   std::vector<ChatMessage> messages;
@@ -121,15 +121,15 @@ class LevelRun {
     if (is_over(time)) return;
     client_.call_at(time, [this, time, entry] {
       if (is_over(time)) return;
-      auto dialogue = new_dialogue();
+      const auto dialogue = new_dialogue();
       dialogue->lengths = entry;
-      ask(std::move(dialogue), time, [] {});
+      ask(dialogue, time, [] {});
       plan_arrival();
     });
   }
 
   /// Sends the next request of a conversation, and those after it as each is answered; then `then`.
-  void ask(std::shared_ptr<Dialogue> dialogue, LoadClock::time_point scheduled, std::function<void()> then) {
+  void ask(const std::shared_ptr<Dialogue>& dialogue, LoadClock::time_point scheduled, std::function<void()> then) {
     ++num_begun_;
     ++dialogue->turn;
     Draws& draws = dialogue->draws;

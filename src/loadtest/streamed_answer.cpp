@@ -23,10 +23,10 @@ std::optional<TokenUsage> usage_in(const Json& json) {
 std::string message_in(const Json& json) {
   if (const Json* error = member(json, "error")) {
     if (error->is_string()) return error->get<std::string>();
-    if (const std::string text = text_in(*error, "message"); !text.empty()) return text;
+    if (std::string text = text_in(*error, "message"); !text.empty()) return text;
   }
   for (const std::string_view key : {"message", "detail"}) {
-    if (const std::string text = text_in(json, key); !text.empty()) return text;
+    if (std::string text = text_in(json, key); !text.empty()) return text;
   }
   return {};
 }

@@ -136,7 +136,7 @@ void Metrics::step(const EngineStatistics& statistics) {
   decode_rows_ += decode;
   draw_seconds_ += statistics.draw_seconds;
   batch_.add(static_cast<double>(prefill + decode));
-  step_[decode == 0 ? Prefill : prefill == 0 ? Decode : Mixed].add(statistics.step_seconds);
+  step_[decode == 0 ? kPrefill : prefill == 0 ? kDecode : kMixed].add(statistics.step_seconds);
 }
 
 void Metrics::gained(double since_last_seconds) {

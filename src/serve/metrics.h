@@ -61,8 +61,7 @@ class Metrics final : public StepListener {
   std::string text(const EngineStatistics& now, std::uint64_t body_bytes = 0) const;
 
  private:
-  enum StepKind : std::size_t { Prefill, Decode, Mixed };
-  static constexpr std::size_t kNumStepKinds = Mixed + 1;
+  enum StepKind : std::size_t { kPrefill, kDecode, kMixed, kNumStepKinds };
   static constexpr std::size_t kNumOutcomes = static_cast<std::size_t>(AnswerOutcome::Failed) + 1;
 
   std::string version_;
