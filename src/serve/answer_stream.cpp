@@ -319,7 +319,7 @@ AnswerRequest request_of(const AnswerJob& job, int sample) {
 
 }  // namespace
 
-void submit_answers(AnswerService& answers, const ServedModel& model, std::vector<AnswerJob> jobs,
+void submit_answers(AnswerService& answers, const ServedModel& model, const std::vector<AnswerJob>& jobs,
                     std::shared_ptr<AnswerSink> sink, std::stop_token gone, std::shared_ptr<RequestRecord> record) {
   std::size_t num_choices = 0;
   for (const AnswerJob& job : jobs) num_choices += static_cast<std::size_t>(job.count);
@@ -353,7 +353,7 @@ void answer_request(const ApiContext& context, const HttpRequest& request, const
     job.cache_space = cache_space_of(owner, job.cache_salt);
     job.time_limit = context.time_limit;
   }
-  submit_answers(context.answers, context.model, std::move(jobs), std::move(sink), responder.gone(), request.record);
+  submit_answers(context.answers, context.model, jobs, std::move(sink), responder.gone(), request.record);
 }
 
 void answer_request(const ApiContext& context, const HttpRequest& request, const HttpResponder& responder, AnswerJob job,

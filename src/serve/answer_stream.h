@@ -67,7 +67,7 @@ class AnswerSink {
 /// Submits the answers, their choices counted through all jobs. The sink hears of them until all have ended, or until `gone`:
 /// then they are cancelled, and nobody hears. Throws RequestError if they are not taken in; then the sink has heard nothing.
 /// `record`, unless null, hears of every answer's end.
-void submit_answers(AnswerService& answers, const ServedModel& model, std::vector<AnswerJob> jobs,
+void submit_answers(AnswerService& answers, const ServedModel& model, const std::vector<AnswerJob>& jobs,
                     std::shared_ptr<AnswerSink> sink, std::stop_token gone, std::shared_ptr<RequestRecord> record = nullptr);
 
 /// The same for a request: the answers are its client's, end when it has gone, and may take as long as the server gives them.

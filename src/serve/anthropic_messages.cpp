@@ -75,13 +75,12 @@ class CacheControls {
 
 /// The text part that a block of type text is.
 Json read_text_block(RequestFields& block, const ChatMark& mark, CacheControls& controls) {
-  Json part = {{"type", "text"}, {"text", block.required_text("text")}};
-  if (part["text"] == "" && block.find("cache_control") != nullptr)
-    block.refuse("text", "some text where there is a cache_control");
+  const std::string text = block.required_text("text");
+  if (text.empty() && block.find("cache_control") != nullptr) block.refuse("text", "some text where there is a cache_control");
   controls.read(block, mark);
   block.ignore({"type", "citations"});
   block.finish();
-  return part;
+  return {{"type", "text"}, {"text", text}};
 }
 
 /// A text, or an array of text blocks, which become the message after `messages` others; null if absent.
@@ -421,9 +420,8 @@ class MessagesReply final : public AnswerSink {
                 bool is_stream)
       : responder_(std::move(responder)),
         is_stream_(is_stream),
-        blocks_(
-            reply_id("", request),
-            is_stream ? ContentBlocks::Emit([this](const char* type, Json event) { send(type, std::move(event)); }) : nullptr) {
+        blocks_(reply_id("", request),
+                is_stream ? ContentBlocks::Emit([this](const char* type, const Json& event) { send(type, event); }) : nullptr) {
     AnswerUsage usage;
     usage.prompt_tokens = prompt_tokens;
     message_ = {{"id", reply_id("msg_", request)},
@@ -475,7 +473,7 @@ class MessagesReply final : public AnswerSink {
   }
 
  private:
-  void send(const char* type, Json event) {
+  void send(const char* type, const Json& event) {
     Json whole = {{"type", type}};
     whole.update(event);
     responder_.send_event(dump_json(whole), type);

@@ -37,6 +37,7 @@ std::vector<TokenBias> read_logit_bias(RequestFields& fields, const ServedModel&
     biases[id] = bias.get<float>();
   }
   std::vector<TokenBias> ascending;
+  ascending.reserve(biases.size());
   for (const auto& [id, bias] : biases) ascending.push_back({id, bias});
   return ascending;
 }

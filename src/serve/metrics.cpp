@@ -16,19 +16,21 @@ namespace {
 /// 1, 2.5 and 5 times every power of ten from `first` to `last`.
 std::vector<double> decades(double first, double last) {
   std::vector<double> bounds;
-  for (double power = first; power < last * 1.5; power *= 10) {
+  double power = first;
+  while (power < last * 1.5) {
     for (const double step : {1.0, 2.5, 5.0}) {
       // By way of its text: 0.001 * 10 is not quite 0.01, and bounds are labels.
       const double bound = std::stod(fmt::format("{:.3g}", power * step));
       if (bound <= last) bounds.push_back(bound);
     }
+    power *= 10;
   }
   return bounds;
 }
 
-std::vector<double> powers_of_two(double last) {
+std::vector<double> powers_of_two(std::int64_t last) {
   std::vector<double> bounds;
-  for (double bound = 1; bound <= last; bound *= 2) bounds.push_back(bound);
+  for (std::int64_t bound = 1; bound <= last; bound *= 2) bounds.push_back(static_cast<double>(bound));
   return bounds;
 }
 

@@ -80,6 +80,7 @@ HttpResponse detokenize_tokens(const ServedModel& model, const HttpRequest& requ
   const Json& tokens = fields.required_array("tokens");
   fields.finish();
   std::vector<std::int32_t> ids;
+  ids.reserve(tokens.size());
   for (std::size_t i = 0; i < tokens.size(); ++i) ids.push_back(read_token_id(tokens[i], element_path("tokens", i), model));
   return json_response(200, {{"prompt", detokenize(*model.tokenizer, ids)}});
 }

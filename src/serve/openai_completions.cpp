@@ -46,6 +46,7 @@ std::vector<std::int32_t> read_prompt(const Json& json, const std::string& field
   if (json.is_string()) return model.tokenizer->encode(json.get_ref<const std::string&>());
   if (!is_id_list(json)) refuse_field(field, fmt::format("found {}, expected a text or an array of token ids", describe(json)));
   std::vector<std::int32_t> ids;
+  ids.reserve(json.size());
   for (std::size_t i = 0; i < json.size(); ++i) ids.push_back(read_token_id(json[i], element_path(field, i), model));
   return ids;
 }
@@ -57,7 +58,8 @@ std::vector<std::vector<std::int32_t>> read_prompts(RequestFields& fields, const
   if (!json->is_array() || is_id_list(*json)) return {read_prompt(*json, "prompt", model)};
   if (json->empty() || json->size() > static_cast<std::size_t>(kMostAnswers))
     fields.refuse("prompt", fmt::format("1 to {} prompts", kMostAnswers));
-  std::vector<std::vector<std::int32_t>> prompts = {};
+  std::vector<std::vector<std::int32_t>> prompts;
+  prompts.reserve(json->size());
   for (std::size_t i = 0; i < json->size(); ++i) prompts.push_back(read_prompt((*json)[i], element_path("prompt", i), model));
   return prompts;
 }

@@ -434,11 +434,11 @@ Json responses_usage(const AnswerUsage& usage) {
 /// One answer, as a stream or whole.
 class ResponsesReply final : public AnswerSink {
  public:
-  ResponsesReply(HttpResponder responder, const HttpRequest& request, const std::string& model, Json echo, bool is_stream)
+  ResponsesReply(HttpResponder responder, const HttpRequest& request, const std::string& model, const Json& echo, bool is_stream)
       : responder_(std::move(responder)),
         is_stream_(is_stream),
         items_(reply_id("", request),
-               is_stream ? OutputItems::Emit([this](const char* type, Json event) { send(type, event); }) : nullptr) {
+               is_stream ? OutputItems::Emit([this](const char* type, const Json& event) { send(type, event); }) : nullptr) {
     response_ = {{"id", reply_id("resp_", request)},
                  {"object", "response"},
                  {"created_at", unix_seconds()},

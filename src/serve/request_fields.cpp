@@ -62,7 +62,7 @@ std::optional<std::string> RequestFields::text(const char* key) {
 }
 
 std::optional<std::string> RequestFields::word(const char* key, std::initializer_list<std::string_view> words) {
-  const std::optional<std::string> word = text(key);
+  std::optional<std::string> word = text(key);
   if (!word || std::find(words.begin(), words.end(), *word) != words.end()) return word;
   std::string all;
   for (const std::string_view one : words) all += fmt::format("{}\"{}\"", all.empty() ? "" : ", ", one);

@@ -134,7 +134,7 @@ std::optional<Refusal> objection_to(const HttpRequest& request) {
 
 class RequestReader::State {
  public:
-  explicit State(const RequestLimits& limits) : limits_(limits) {}
+  explicit State(RequestLimits limits) : limits_(std::move(limits)) {}
 
   void append(std::string_view bytes) {
     // What was used is dropped before the buffer grows, not after every step: a body comes in many small pieces.

@@ -96,7 +96,8 @@ void Router::handle(HttpRequest request, HttpResponder responder) const {
     }
     responder.reply({.status = 204, .headers = {{"Allow", methods_of(routes)}}, .body = {}});
   } else {
-    find(request)->handler(std::move(request), std::move(responder));
+    const Route* const route = find(request);
+    route->handler(std::move(request), std::move(responder));
   }
 }
 

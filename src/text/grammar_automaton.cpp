@@ -155,6 +155,7 @@ class Subsets {
       }
       if (open.empty()) continue;
       std::vector<std::uint32_t> targets;
+      targets.reserve(open.size());
       for (const auto& [target, count] : open) targets.push_back(target);
       budget_.spend(targets.size(), where_);
       const std::uint32_t number = number_of(targets);

@@ -62,6 +62,7 @@ struct Progress {
   bool negative_exponent = false;
   int exponent = 0, exponent_digits = 0;
 
+  // NOLINTNEXTLINE(modernize-use-nullptr): as in base/digest.h
   auto operator<=>(const Progress&) const = default;
 };
 
@@ -269,6 +270,7 @@ Automaton build_automaton(const NumberLimits& limits, std::string_view where, Bu
   };
   number_of({});
   Automaton result;
+  // NOLINTNEXTLINE(modernize-loop-convert): number_of() adds states meanwhile
   for (std::size_t i = 0; i < states.size(); ++i) {
     budget.spend(30, where);
     std::vector<Automaton::Edge> edges;

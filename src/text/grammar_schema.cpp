@@ -59,6 +59,7 @@ std::vector<std::string> texts_of_number(const Json& number) {
 
 Automaton automaton_of_texts(const std::vector<std::string>& texts) {
   std::vector<std::u32string> words;
+  words.reserve(texts.size());
   for (const std::string& text : texts) words.push_back(code_points(text));
   sort_unique(words);
   return automaton_of_words(words);

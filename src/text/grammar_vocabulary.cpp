@@ -36,6 +36,7 @@ void GrammarVocabulary::prepare(std::span<const std::int32_t> end_ids) {
     tokens_[static_cast<std::size_t>(id)].clear();
   }
   std::vector<std::pair<std::string_view, std::int32_t>> tokens;
+  tokens.reserve(tokens_.size());
   for (std::int32_t id = 0; id < size(); ++id) tokens.emplace_back(bytes(id), id);
   trie_ = TokenTrie(std::move(tokens));
   plain_masks_ = std::make_unique<grammar::MaskCache>();

@@ -384,6 +384,7 @@ template <class Less>
 void sort_items(Runtime& runtime, List& items, bool reverse, Less&& key_of) {
   runtime.make_room(items.size(), 2 * sizeof(Value));
   std::vector<std::pair<Value, Value>> keyed;
+  keyed.reserve(items.size());
   for (Value& value : items) keyed.emplace_back(key_of(value), value);
 
   const auto less = [&](const auto& a, const auto& b) { return compare(runtime, a.first, b.first, "<") < 0; };

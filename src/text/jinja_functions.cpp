@@ -94,6 +94,7 @@ Value make_range(Runtime& runtime, const Arguments& arguments) {
   if (size > kMaxRange) fail("range too big, the longest is {}", kMaxRange);
   runtime.spend(static_cast<std::uint64_t>(size) * sizeof(Value));
   List items;
+  items.reserve(static_cast<std::size_t>(size));
   for (std::int64_t i = 0; i < size; ++i) items.push_back(start + i * step);
   return Value::list(std::move(items));
 }
