@@ -190,8 +190,8 @@ void Scheduler::make_way() {
 std::int64_t Scheduler::schedule_decodes() {
   std::int64_t rows = 0;
   // Oldest first: who is preempted for a block has had no slice yet, since only younger ones are, or the one that grows.
-  for (auto next = running_.begin(); next != running_.end(); ++next) {
-    Sequence& s = *next->second;
+  for (const auto& [rank, sequence] : running_) {
+    Sequence& s = *sequence;
     if (!s.decodes()) continue;
     if (!grow(s, s.position + 1)) break;
     add_slice(s, 1);
