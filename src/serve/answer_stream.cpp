@@ -112,6 +112,8 @@ class AnswerGroup : public std::enable_shared_from_this<AnswerGroup> {
     }
     total_.completion_tokens += usage.completion_tokens;
     total_.reasoning_tokens += usage.reasoning_tokens;
+    total_.accepted_drafts += usage.accepted_drafts;
+    total_.rejected_drafts += usage.rejected_drafts;
     if (--num_open_ > 0) return;
     is_over_ = true;
     sink_->all_ended(total_);
@@ -200,6 +202,7 @@ class AnswerFeed : public AnswerListener {
     usage_.cached_tokens = summary.cached_tokens;
     usage_.written_tokens = std::max<std::int64_t>(0, summary.kept_tokens - summary.cached_tokens);
     usage_.marked_tokens = std::max<std::int64_t>(0, summary.marked_tokens - summary.cached_tokens);
+    count_drafts(summary);
     if (!is_closed_) {
       if (const std::optional<ApiError> error = error_of(summary)) return group_->fail(*error);
       take(rest);
@@ -216,6 +219,14 @@ class AnswerFeed : public AnswerListener {
       end.stop_sequence = found_stop();
     }
     group_->end(choice_, end, is_first_of_prompt_);
+  }
+
+  /// Where the answer was complete before the engine knew, the step went on: what it made behind the end came of drafts that were right, and are
+  /// none of the answer's tokens.
+  void count_drafts(const AnswerSummary& summary) {
+    const std::int64_t behind_end = summary.made_tokens - usage_.completion_tokens;
+    usage_.accepted_drafts = std::max<std::int64_t>(0, summary.accepted_drafts - behind_end);
+    usage_.rejected_drafts = summary.accepted_drafts + summary.rejected_drafts - usage_.accepted_drafts;
   }
 
   static std::optional<ApiError> error_of(const AnswerSummary& summary) {

@@ -26,6 +26,8 @@ struct AnswerUsage {
   std::int64_t marked_tokens = 0;      // the same, up to the last place that the client has marked
   std::int64_t completion_tokens = 0;  // a final stop id included
   std::int64_t reasoning_tokens = 0;   // of these, marks of the reasoning included
+  std::int64_t accepted_drafts = 0;    // of these too, those that a step made beyond its first
+  std::int64_t rejected_drafts = 0;    // all others that were verified; no tokens of the answer
 };
 
 enum class AnswerEnding : std::uint8_t {

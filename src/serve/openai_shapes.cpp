@@ -126,7 +126,10 @@ Json openai_usage(const AnswerUsage& usage) {
           {"completion_tokens", usage.completion_tokens},
           {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
           {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}, {"cache_write_tokens", usage.written_tokens}}},
-          {"completion_tokens_details", {{"reasoning_tokens", usage.reasoning_tokens}}}};
+          {"completion_tokens_details",
+           {{"reasoning_tokens", usage.reasoning_tokens},
+            {"accepted_prediction_tokens", usage.accepted_drafts},
+            {"rejected_prediction_tokens", usage.rejected_drafts}}}};
 }
 
 std::string_view openai_finish_reason(AnswerEnding ending) {

@@ -126,6 +126,8 @@ Json comparable(Json choices) {
 TEST(OpenAiChat, AWholeReplyHasTheDocumentedShape) {
   ApiBench bench(openai_chat);
   bench.answers.script = {.pieces = {std::string(kAgentOutput)}, .cached_tokens = 5, .kept_tokens = 9};
+  bench.answers.script.accepted_drafts = 1;
+  bench.answers.script.rejected_drafts = 6;
   const ApiReply reply = bench.ask(with_tools(), kPath);
   ASSERT_EQ(reply.status, 200) << reply.body;
   Json json = reply.json();
@@ -143,8 +145,21 @@ TEST(OpenAiChat, AWholeReplyHasTheDocumentedShape) {
         {"completion_tokens", 2},
         {"total_tokens", prompt_tokens + 2},
         {"prompt_tokens_details", {{"cached_tokens", 5}, {"cache_write_tokens", 4}}},
-        {"completion_tokens_details", {{"reasoning_tokens", 1}}}}}};
+        {"completion_tokens_details",
+         {{"reasoning_tokens", 1}, {"accepted_prediction_tokens", 1}, {"rejected_prediction_tokens", 6}}}}}};
   EXPECT_EQ(json, expected) << dump_json(json, 1);
+}
+
+// A call that was to be the only one ends an answer before the engine knows, in the middle of a step.
+TEST(OpenAiChat, DraftsBehindTheEndOfAnAnswerAreNoneOfItsTokens) {
+  ApiBench bench(openai_chat);
+  bench.answers.script = {.pieces = {"</think>", "<tool_call>get_time\n</tool_call>", "\n", "<tool_call>"}};
+  bench.answers.script.accepted_drafts = 4;  // all five tokens in one step, and the end's is the fifth
+  bench.answers.script.rejected_drafts = 2;
+  const Json usage = bench.ask(with(with_tools(), "parallel_tool_calls", false), kPath).json().at("usage");
+  EXPECT_EQ(usage.at("completion_tokens"), 2);
+  EXPECT_EQ(usage.at("completion_tokens_details").at("accepted_prediction_tokens"), 1);
+  EXPECT_EQ(usage.at("completion_tokens_details").at("rejected_prediction_tokens"), 5);
 }
 
 TEST(OpenAiChat, HoweverTheOutputIsCutAStreamSaysWhatAWholeReplySays) {

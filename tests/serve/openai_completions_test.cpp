@@ -61,7 +61,8 @@ TEST(OpenAiCompletions, AReplyHasTheDocumentedShape) {
                     {"completion_tokens", 2},
                     {"total_tokens", prompt_tokens + 2},
                     {"prompt_tokens_details", {{"cached_tokens", 0}, {"cache_write_tokens", 0}}},
-                    {"completion_tokens_details", {{"reasoning_tokens", 0}}}}}}))
+                    {"completion_tokens_details",
+                     {{"reasoning_tokens", 0}, {"accepted_prediction_tokens", 0}, {"rejected_prediction_tokens", 0}}}}}}))
       << dump_json(json, 1);
   EXPECT_EQ(bench.last_prompt(), "This");  // no template
   EXPECT_EQ(bench.answers.requests.back().options.max_tokens, 16);

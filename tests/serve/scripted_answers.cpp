@@ -46,6 +46,8 @@ AnswerSubmission ScriptedAnswers::submit(AnswerRequest request, std::shared_ptr<
   summary.cached_tokens = script.cached_tokens;
   summary.kept_tokens = script.kept_tokens;
   summary.marked_tokens = script.marked_tokens;
+  summary.accepted_drafts = script.accepted_drafts;
+  summary.rejected_drafts = script.rejected_drafts;
   if (!script.prompt_logprobs.empty()) listener->prompt_logprobs(script.prompt_logprobs);
   AnswerStep step;
   for (std::size_t i = 0; i < script.pieces.size(); ++i) {

@@ -21,6 +21,7 @@ struct Script {
   AnswerOutcome outcome = AnswerOutcome::Stop;
   bool ends_by_string = false;  // Stop is a stop string's work, not a stop id's
   std::int64_t cached_tokens = 0, kept_tokens = 0, marked_tokens = 0;
+  std::int64_t accepted_drafts = 0, rejected_drafts = 0;
   std::vector<std::int32_t> ids = {};       // of the pieces; unset: from 100 on
   std::vector<LogprobEntry> logprobs = {};  // of the pieces
   std::vector<LogprobEntry> prompt_logprobs = {};
