@@ -10,7 +10,7 @@ class MtpDrafter : public Drafter {
  public:
   explicit MtpDrafter(Model& model) : model_(model) {}
 
-  std::string_view name() const override { return "mtp"; }
+  std::string_view name() const override { return kMtpDrafter; }
   bool runs_mtp() const override { return true; }
   std::int64_t look(DraftedAnswer&) override { return kMostDrafts; }
 
@@ -99,7 +99,7 @@ class MtpDrafter : public Drafter {
 
 class LookupDrafter : public Drafter {
  public:
-  std::string_view name() const override { return "lookup"; }
+  std::string_view name() const override { return kLookupDrafter; }
 
   std::int64_t look(DraftedAnswer& answer) override {
     const SuffixIndex::Match match = answer.suffixes.find(answer.tokens);

@@ -18,6 +18,9 @@
 
 namespace calandra {
 
+/// Drafter::name() of the two below.
+inline constexpr std::string_view kMtpDrafter = "mtp", kLookupDrafter = "lookup";
+
 /// One answer, as speculation knows it. Lives as long as the answer.
 struct DraftedAnswer {
   DraftedAnswer(const AnswerBuilder& of, const std::vector<std::int32_t>& prompt_and_made, const AnswerGuide* guided_by = nullptr)

@@ -1,5 +1,9 @@
 #include "serve/metrics.h"
 
+#include "engine/drafter.h"
+#include "engine/speculation.h"
+#include "schedule/acceptance.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -38,6 +42,16 @@ constexpr std::array<std::string_view, 5> kOutcomeNames = {"stop", "length", "ca
 constexpr std::array<std::string_view, 3> kStepKindNames = {"prefill", "decode", "mixed"};
 
 std::string label(std::string_view name, std::string_view value) { return fmt::format("{}=\"{}\"", name, value); }
+
+/// Of one that is not at work, zeros: names are there from the start.
+DrafterStatistics statistics_of(std::string_view name, const std::vector<DrafterStatistics>& drafters) {
+  for (const DrafterStatistics& drafter : drafters) {
+    if (drafter.name == name) return drafter;
+  }
+  DrafterStatistics none;
+  none.name = name;
+  return none;
+}
 
 /// Writes families one after another; samples belong to the last one begun. Labels are ours and need no escapes.
 class Page {
@@ -83,6 +97,33 @@ class Page {
  private:
   std::string name_, text_;
 };
+
+void write_drafts(Page& page, const EngineStatistics& now) {
+  const std::array drafters = {statistics_of(kMtpDrafter, now.drafters), statistics_of(kLookupDrafter, now.drafters)};
+  const auto by_drafter = [&](std::string_view name, std::string_view help, const auto& count_of) {
+    page.begin(name, "counter", help);
+    for (const DrafterStatistics& drafter : drafters) page.sample("", label("drafter", drafter.name), count_of(drafter));
+  };
+  const auto by_place = [&](std::string_view name, std::string_view help, auto counts) {
+    page.begin(name, "counter", help);
+    for (const DrafterStatistics& drafter : drafters) {
+      for (std::size_t i = 0; i < kMostDrafts; ++i) {
+        const std::string labels = fmt::format("{},{}", label("drafter", drafter.name), label("place", std::to_string(i + 1)));
+        page.sample("", labels, (drafter.*counts)[i]);
+      }
+    }
+  };
+  by_drafter("draft_steps_total", "Steps with drafts, of one answer each.", [](const auto& drafter) { return drafter.steps; });
+  by_drafter("draft_tokens_total", "Tokens drafted.", [](const auto& drafter) { return drafter.num_drafted(); });
+  by_drafter("draft_tokens_accepted_total", "Of these, those that became tokens of an answer.",
+             [](const auto& drafter) { return drafter.num_accepted(); });
+  by_place("draft_place_looked_at_total",
+           "Tokens drafted in this place of a step, if all before were accepted and the answer had not ended.",
+           &DrafterStatistics::looked_at);
+  by_place("draft_place_accepted_total", "Of these, those that were accepted.", &DrafterStatistics::accepted);
+  page.gauge("draft_predicted_gain", "Tokens a second that the drafts chosen last are expected to bring, over those without.",
+             now.predicted_gain);
+}
 
 class MeasuredListener final : public AnswerListener {
  public:
@@ -225,12 +266,14 @@ std::string Metrics::text(const EngineStatistics& now, std::uint64_t body_bytes)
   page.counter("prefix_tier_read_errors_total", "Times that reading failed.", now.tier.read_errors);
   page.counter("prefix_tier_write_errors_total", "Times that writing failed.", now.tier.write_errors);
   page.counter("generated_tokens_total", "Tokens made.", generated_tokens_);
+  write_drafts(page, now);
 
   page.begin("computed_tokens_total", "counter", "Rows of all steps.");
   page.sample("", label("kind", "prefill"), prefill_rows_);
   page.sample("", label("kind", "decode"), decode_rows_);
   page.counter("recomputed_tokens_total", "Of these, rows that a preemption had thrown away.", schedule.recomputed_tokens);
-  page.histogram("batch_rows", "Rows of a step: one for each stream that decodes and each token of a prompt.", batch_);
+  page.histogram("batch_rows", "Rows of a step: one for each stream that decodes, each draft and each token of a prompt.",
+                 batch_);
   page.begin("step_duration_seconds", "histogram", "A step: its forward pass and drawing its tokens.");
   for (std::size_t i = 0; i < kNumStepKinds; ++i) page.buckets(label("kind", kStepKindNames[i]), step_[i]);
   page.counter("draw_seconds_total", "Of all steps, time for drawing tokens.", draw_seconds_);

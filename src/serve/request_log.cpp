@@ -195,6 +195,8 @@ std::string RequestRecord::line() const {
                {"cached_tokens", cached_tokens_},
                {"generated_tokens", made_tokens_},
                {"reasoning_tokens", reasoning_tokens_},
+               {"accepted_drafts", accepted_drafts_},
+               {"rejected_drafts", rejected_drafts_},
                {"preemptions", preemptions_},
                {"queue_seconds", seconds_or_null(queue_seconds_)},
                {"first_token_seconds", seconds_or_null(first_token_seconds_)},
@@ -246,6 +248,8 @@ void RequestRecord::answered(const AnswerSummary& summary, AnswerOutcome outcome
   cached_tokens_ += summary.cached_tokens;
   made_tokens_ += summary.made_tokens;
   reasoning_tokens_ += reasoning_tokens;
+  accepted_drafts_ += summary.accepted_drafts;
+  rejected_drafts_ += summary.rejected_drafts;
   preemptions_ += summary.preemptions;
   queue_seconds_ = std::max(queue_seconds_.value_or(0), summary.queue_seconds);
   if (summary.made_tokens > 0) {

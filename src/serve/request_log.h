@@ -105,7 +105,8 @@ class RequestRecord {
   // Of all answers.
   std::int64_t num_answers_ = 0;
   std::string finish_;  // each way once, in the order they came
-  std::int64_t prompt_tokens_ = 0, cached_tokens_ = 0, made_tokens_ = 0, reasoning_tokens_ = 0, preemptions_ = 0;
+  std::int64_t prompt_tokens_ = 0, cached_tokens_ = 0, made_tokens_ = 0, reasoning_tokens_ = 0;
+  std::int64_t accepted_drafts_ = 0, rejected_drafts_ = 0, preemptions_ = 0;
   std::optional<double> queue_seconds_, first_token_seconds_;
 };
 

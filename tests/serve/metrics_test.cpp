@@ -69,6 +69,20 @@ EngineStatistics busy(Metrics& metrics) {
   now.tier.read_errors = 6;
   now.pool = {.states = 5, .latents = 2, .mtp_latents = 1, .nothing = 8};
   now.draw_seconds = 0.25;
+  now.predicted_gain = 1.5;
+  now.drafters.resize(2);
+  now.drafters[0].name = "lookup";
+  now.drafters[0].steps = 20;
+  now.drafters[1].name = "mtp";
+  now.drafters[1].steps = 40;
+  for (int place = 0; place < 8; ++place) {
+    const auto at = static_cast<std::size_t>(place);
+    for (DrafterStatistics& drafter : now.drafters) {
+      drafter.drafted[at] = drafter.steps - place;
+      drafter.looked_at[at] = drafter.steps - 2 * place;
+      drafter.accepted[at] = drafter.steps - 2 * place - 1;
+    }
+  }
   for (const auto& [prefill, decode, seconds] :
        std::vector<std::tuple<int, int, double>>{{512, 0, 2.0}, {0, 3, 0.02}, {100, 3, 0.5}, {0, 0, 1.0}}) {
     now.schedule.prefill_rows = prefill;
@@ -109,7 +123,8 @@ TEST(Metrics, AFreshServerSaysZeroOfEveryName) {
   ASSERT_EQ(before.size(), after.size() - 2);
   for (const auto& [key, value] : before) {
     EXPECT_TRUE(after.contains(key)) << key;
-    EXPECT_EQ(value, key == "calandra_build_info{version=\"1.2.3\"}" ? 1 : 0) << key;
+    const bool is_one = key == "calandra_build_info{version=\"1.2.3\"}" || key == "calandra_draft_predicted_gain";
+    EXPECT_EQ(value, is_one ? 1 : 0) << key;
   }
 }
 
@@ -167,6 +182,16 @@ TEST(Metrics, ValuesAreThoseToldOf) {
       {"calandra_step_duration_seconds_sum{kind=\"decode\"}", 0.02},
       {"calandra_step_duration_seconds_sum{kind=\"mixed\"}", 0.5},
       {"calandra_draw_seconds_total", 0.75},
+      {"calandra_draft_steps_total{drafter=\"mtp\"}", 40},
+      {"calandra_draft_steps_total{drafter=\"lookup\"}", 20},
+      {"calandra_draft_tokens_total{drafter=\"mtp\"}", 8 * 40 - 28},
+      {"calandra_draft_tokens_accepted_total{drafter=\"mtp\"}", 8 * 39 - 56},
+      {"calandra_draft_tokens_accepted_total{drafter=\"lookup\"}", 8 * 19 - 56},
+      {"calandra_draft_place_looked_at_total{drafter=\"mtp\",place=\"1\"}", 40},
+      {"calandra_draft_place_looked_at_total{drafter=\"lookup\",place=\"8\"}", 6},
+      {"calandra_draft_place_accepted_total{drafter=\"mtp\",place=\"1\"}", 39},
+      {"calandra_draft_place_accepted_total{drafter=\"mtp\",place=\"8\"}", 25},
+      {"calandra_draft_predicted_gain", 1.5},
       {"calandra_prefix_cache_verifications_total{result=\"same\"}", 11},
       {"calandra_prefix_cache_verifications_total{result=\"different\"}", 12},
       {"calandra_prefix_cache_verifications_total{result=\"gone\"}", 13},

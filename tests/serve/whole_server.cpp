@@ -32,6 +32,11 @@ ServedModel served_bundled_model(const Engine& engine, GrammarCache& grammars, c
   return served;
 }
 
+EngineOptions with_drafts(EngineOptions options, std::int64_t drafts) {
+  options.speculation.setting = {.automatic = false, .drafts = drafts};
+  return options;
+}
+
 ServerOptions with_metrics(ServerOptions options, const std::shared_ptr<Metrics>& metrics, const Engine& engine,
                            const std::shared_ptr<BodyBudget>& bodies) {
   options.http.port = 0;
@@ -75,7 +80,7 @@ std::size_t resident_bytes() {
 }
 
 WholeServer::WholeServer(WholeServerOptions options)
-    : engine(model(), options.engine, options.metrics),
+    : engine(model(options.drafts), with_drafts(options.engine, options.drafts), options.metrics),
       bodies_(std::make_shared<BodyBudget>(options.body_bytes)),
       bare_(engine),
       grammars_(model().tokenizer(), stop_ids_of(model()), model().num_samplable()),
@@ -83,9 +88,17 @@ WholeServer::WholeServer(WholeServerOptions options)
       server(with_metrics(std::move(options.server), options.metrics, engine, bodies_),
              served_bundled_model(engine, grammars_, options.engine), answers_, [](std::string_view) {}) {}
 
-Model& WholeServer::model() {
-  static Model loaded(source_path("models/austen-5m").string(), {.threads = 2});
-  return loaded;
+Model& WholeServer::model(std::int64_t drafts) {
+  const auto load = [](bool with_mtp) {
+    ModelOptions options;
+    options.threads = 2;
+    options.with_mtp = with_mtp;
+    return std::make_unique<Model>(source_path("models/austen-5m").string(), options);
+  };
+  static const std::unique_ptr<Model> plain = load(false);
+  if (drafts == 0) return *plain;
+  static const std::unique_ptr<Model> drafting = load(true);
+  return *drafting;
 }
 
 std::string WholeServer::request(const std::string& path, const Json& body, std::string_view fields) {

@@ -30,13 +30,15 @@ struct WholeServerOptions {
   ServerOptions server = {};
   std::shared_ptr<Metrics> metrics = std::make_shared<Metrics>("1.2.3");
   std::uint64_t body_bytes = std::uint64_t{256} << 20;  // of all requests
+  std::int64_t drafts = 0;                              // in every step where there is room for them
 };
 
 class WholeServer {
  public:
   explicit WholeServer(WholeServerOptions options = {});
 
-  static Model& model();
+  /// Without its MTP layer, unless there are drafts.
+  static Model& model(std::int64_t drafts = 0);
 
   Client connect() const { return Client(server.port()); }
   static std::string request(const std::string& path, const nlohmann::ordered_json& body, std::string_view fields = {});

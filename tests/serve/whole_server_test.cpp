@@ -66,8 +66,7 @@ Json body_for(std::string_view api, std::int64_t tokens, bool is_stream, const s
 // Every name but these few has a value after a day's work in a second.
 TEST(WholeServer, EveryMetricIsFilledByWhatAServerDoes) {
   const std::set<std::string> kUnfilled = {
-      "calandra_requests_total{outcome=\"failed\"}",      // nothing that a client may send makes the engine fail
-      "calandra_pool_held_blocks{kind=\"mtp_latents\"}",  // drafts are not used yet
+      "calandra_requests_total{outcome=\"failed\"}",  // nothing that a client may send makes the engine fail
       // Nothing is damaged, full or in a hurry here: tests/cache.
       "calandra_prefix_tier_evicted_total", "calandra_prefix_tier_lost_total", "calandra_prefix_tier_refused_total",
       "calandra_prefix_tier_read_errors_total", "calandra_prefix_tier_write_errors_total",
@@ -81,9 +80,31 @@ TEST(WholeServer, EveryMetricIsFilledByWhatAServerDoes) {
     return now;
   };
   WholeServerOptions options;
-  const std::int64_t block_bytes = WholeServer::model().layout().block_bytes;
+  options.drafts = kMostDrafts;
+  {
+    // All drafts are right, of the one who is asked first of equal ones where a text repeats itself, and of the other where a grammar leaves
+    // no choice: a digit is a token.
+    WholeServerOptions forced;
+    forced.drafts = kMostDrafts;
+    WholeServer whole(forced);
+    const std::int32_t zero = WholeServer::model().tokenizer().encode("0").front();
+    EXPECT_EQ(whole
+                  .post(kText, {{"prompt", std::vector<std::int32_t>(12, zero)},
+                                {"max_tokens", 40},
+                                {"logit_bias", {{std::to_string(zero), 100}}}})
+                  .status,
+              200);
+    EXPECT_EQ(whole
+                  .post(kText, {{"prompt", "x"},
+                                {"max_tokens", 100},
+                                {"grammar", R"(root ::= "27182818284590452353602874713526624977572470936999595749669")"}})
+                  .status,
+              200);
+    look(whole);
+  }
+  const MemoryLayout layout = WholeServer::model(options.drafts).layout();
   // Room for one long answer and a half; little is set aside, so that both begin.
-  options.engine.pool_bytes = WholeServer::model().layout().sequence_blocks(1200) * block_bytes * 3 / 2;
+  options.engine.pool_bytes = layout.sequence_blocks(1200) * layout.block_bytes * 3 / 2;
   options.engine.limits.reserved_new_tokens = 1;
   {
     WholeServer whole(options);
@@ -108,7 +129,7 @@ TEST(WholeServer, EveryMetricIsFilledByWhatAServerDoes) {
     ASSERT_TRUE(becomes_true([&] { return look(whole)["calandra_requests_total{outcome=\"cancelled\"}"] == 1; }));
   }
   options.server.time_limit = 10ms;
-  options.engine.pool_bytes = WholeServer::model().layout().sequence_blocks(1024) * block_bytes;
+  options.engine.pool_bytes = layout.sequence_blocks(1024) * layout.block_bytes;
   {
     WholeServer hasty(options);
     EXPECT_EQ(hasty.post(kText, body_for(kText, 1100, false)).status, 504);
@@ -217,6 +238,7 @@ class LoggedServer {
     WholeServerOptions options;
     options.server.api_keys = {"the-secret-key"};
     options.server.request_log = std::make_shared<RequestLog>(RequestLogOptions{file, with_prompts});
+    options.drafts = 3;
     whole = std::make_unique<WholeServer>(std::move(options));
   }
   ~LoggedServer() {
@@ -271,6 +293,14 @@ TEST(RequestLog, ALineSaysWhatBecameOfARequest) {
   EXPECT_EQ(chat->at("error"), Json());
   EXPECT_GE(chat->at("first_token_seconds"), chat->at("queue_seconds"));
   EXPECT_GE(chat->at("total_seconds"), chat->at("first_token_seconds"));
+  EXPECT_EQ(texts.at("accepted_drafts"), usage.at("completion_tokens_details").at("accepted_prediction_tokens"));
+  EXPECT_EQ(texts.at("rejected_drafts"), usage.at("completion_tokens_details").at("rejected_prediction_tokens"));
+  std::int64_t drafted = 0;
+  for (const DrafterStatistics& drafter : logged.whole->engine.statistics().drafters) drafted += drafter.num_drafted();
+  for (const Json& line : lines)
+    drafted -= line.at("accepted_drafts").get<std::int64_t>() + line.at("rejected_drafts").get<std::int64_t>();
+  EXPECT_EQ(drafted, 0) << "more than the lines have";
+  EXPECT_GT(texts.at("accepted_drafts").get<int>() + texts.at("rejected_drafts").get<int>(), 0);
   EXPECT_EQ(texts.at("answers"), 2);
   EXPECT_EQ(texts.at("generated_tokens"), usage.at("completion_tokens"));
   EXPECT_EQ(texts.at("prompt_tokens"), usage.at("prompt_tokens").get<int>() * 2);  // of each answer
