@@ -366,6 +366,16 @@ const mebibytes = (bytes) => `${short(bytes / 2 ** 20)} MiB`;
 const growth = (name) => (now, before) => now.get(name) - before.get(name);
 const rate = (name) => (now, before, seconds) => growth(name)(now, before) / seconds;
 const gauge = (name) => (now) => now.get(name);
+/** Of all samples of a name, whatever their labels. */
+const sum = (name) => (samples) =>
+  [...samples].reduce((total, [key, value]) => (key.startsWith(`${name}{`) ? total + value : total), 0);
+const sumGrowth = (name) => (now, before) => sum(name)(now) - sum(name)(before);
+/** Shown once there were drafts: `value` of what was drafted since the look before, 0 if nothing was. */
+const ofDrafts = (value) => (now, before) => {
+  if (sum("draft_tokens_total")(now) === 0) return NaN;
+  return sumGrowth("draft_tokens_total")(now, before) === 0 ? 0 : value(now, before);
+};
+const accepted = sumGrowth("draft_tokens_accepted_total");
 const used = 'pool_blocks{state="used"}', free = 'pool_blocks{state="free"}';
 const views = [
   ["Running", gauge("requests_running"), short],
@@ -375,6 +385,8 @@ const views = [
     return steps === 0 ? 0 : growth("batch_rows_sum")(now, before) / steps;
   }, short],
   ["Tokens/s made", rate("generated_tokens_total"), short],
+  ["Drafts accepted", ofDrafts((now, before) => accepted(now, before) / sumGrowth("draft_tokens_total")(now, before)), percent],
+  ["Tokens a step", ofDrafts((now, before) => 1 + accepted(now, before) / sumGrowth("draft_steps_total")(now, before)), short],
   ["Tokens/s of prompts", rate('computed_tokens_total{kind="prefill"}'), short],
   ["Memory", (now) => now.get(used) / (now.get(used) + now.get(free)), (share, now) =>
     `${percent(share)} of ${mebibytes((now.get(used) + now.get(free)) * now.get("pool_block_bytes"))}`],

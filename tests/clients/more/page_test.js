@@ -154,12 +154,15 @@ test("a request that is refused says why, and is not lost", async () => {
 });
 
 test("the view of the server has its numbers", async () => {
-  const { page, faults, close } = await open();
+  const drafting = await startServer("--draft-tokens", "2"); // however fast this machine is
+  const { page, faults, close } = await open({}, drafting.origin);
   await askFor(page, { ignore_eos: true, max_tokens: 20000 });
   await page.click("summary:has-text('Server')");
   await ask(page, "Tell me about Bath.");
   const plot = (name) => page.locator("figure", { has: page.locator(".name", { hasText: new RegExp(`^${name}$`) }) });
   await plot("Running").locator("output", { hasText: /^1$/ }).waitFor();
+  await plot("Drafts accepted").locator("output", { hasText: /^[1-9][0-9.]* %$/ }).waitFor();
+  await plot("Tokens a step").locator("output", { hasText: /^[12]\.[0-9]$/ }).waitFor();
   await plot("Tokens/s made").locator("output", { hasText: /^[1-9]/ }).waitFor();
   await plot("Memory").locator("output", { hasText: /% of .* MiB$/ }).waitFor();
   await page.waitForTimeout(4000); // of a plot
