@@ -108,14 +108,14 @@ ConstRows Session::verify(std::span<const std::int32_t> history, std::span<const
   const Slice slice{memory_.get(), verified_, {}, true};
   const ConstRows hidden = model_.forward().run(std::span(&slice, 1));
   const std::int64_t vocab = model_.config().vocab;
-  logits_.resize(static_cast<std::size_t>(hidden.rows * vocab));
-  const Rows logits{logits_.data(), hidden.rows, vocab, vocab};
+  verified_logits_.resize(static_cast<std::size_t>(hidden.rows * vocab));
+  const Rows logits{verified_logits_.data(), hidden.rows, vocab, vocab};
   model_.forward().head(hidden, logits);
   return logits;
 }
 
 void Session::follow(std::span<const std::int32_t> history) {
-  logits_.clear();  // of which row, nobody knows
+  logits_.clear();
   const auto known = history.first(static_cast<std::size_t>(position()));
   tokens_.assign(known.begin(), known.end());
 }

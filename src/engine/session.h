@@ -82,9 +82,11 @@ class Session {
   std::vector<std::int32_t> tokens_;  // what memory_ holds
   std::unique_ptr<SequenceMemory> memory_;
   std::vector<std::unique_ptr<Boundary>> boundaries_;  // of prefixes of tokens_, shallow first
-  std::vector<float> logits_;                          // after tokens_, or empty; while drafts are verified after each
-  std::vector<std::int32_t> verified_;
+  std::vector<float> logits_;                          // after tokens_, or empty
   std::int64_t num_reused_tokens_ = 0;
+  // Of verify(): the last token and its drafts, and the logits after each.
+  std::vector<std::int32_t> verified_;
+  std::vector<float> verified_logits_;
 };
 
 }  // namespace calandra

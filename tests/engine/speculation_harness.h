@@ -6,11 +6,13 @@
 #include "base/digest.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,6 +36,88 @@ class ScriptedDrafter : public Drafter {
 
  private:
   Propose propose_;
+};
+
+/// Another drafter, asked only where `when` says so: who drafts may change from step to step of an answer.
+class DrafterAtTimes : public Drafter {
+ public:
+  using When = std::function<bool(const Tokens& tokens)>;
+  DrafterAtTimes(std::shared_ptr<Drafter> inner, When when) : inner_(std::move(inner)), when_(std::move(when)) {}
+
+  std::string_view name() const override { return inner_->name(); }
+  bool runs_mtp() const override { return inner_->runs_mtp(); }
+  std::int64_t look(DraftedAnswer& answer) override { return when_(answer.tokens) ? inner_->look(answer) : 0; }
+  void draft(std::span<DraftedAnswer* const> answers) override { inner_->draft(answers); }
+
+ private:
+  std::shared_ptr<Drafter> inner_;
+  When when_;
+};
+
+/// Another drafter, and what it has drafted after which tokens.
+class RecordedDrafter : public Drafter {
+ public:
+  explicit RecordedDrafter(std::shared_ptr<Drafter> inner) : inner_(std::move(inner)) {}
+
+  std::string_view name() const override { return inner_->name(); }
+  bool runs_mtp() const override { return inner_->runs_mtp(); }
+  std::int64_t look(DraftedAnswer& answer) override { return inner_->look(answer); }
+  void draft(std::span<DraftedAnswer* const> answers) override {
+    inner_->draft(answers);
+    for (const DraftedAnswer* answer : answers) drafted[answer->tokens] = answer->drafts;
+  }
+  std::map<Tokens, Tokens> drafted;  // read between answers
+
+ private:
+  std::shared_ptr<Drafter> inner_;
+};
+
+/// Lets an answer be these tokens, and hears them.
+class ScriptGuide : public AnswerGuide {
+ public:
+  ScriptGuide(Tokens script, std::int64_t num_tokens)
+      : script_(std::move(script)), bits_(static_cast<std::size_t>(num_tokens + 63) / 64) {}
+  std::span<const std::uint64_t> allowed() override {
+    std::ranges::fill(bits_, 0);
+    const auto token = static_cast<std::size_t>(script_.at(told.size()));
+    bits_[token / 64] = std::uint64_t{1} << (token % 64);
+    return bits_;
+  }
+  void push(std::int32_t id) override { told.push_back(id); }
+  std::unique_ptr<AnswerGuide> fork() const override { return std::make_unique<ScriptGuide>(*this); }
+  Tokens told;
+
+ private:
+  Tokens script_;
+  std::vector<std::uint64_t> bits_;
+};
+
+/// What may come depends on all that came: a mask of another position, or one that has heard a draft, lets something else through.
+class HistoryGuide : public AnswerGuide {
+ public:
+  explicit HistoryGuide(std::int64_t num_tokens) : num_tokens_(num_tokens) {}
+  std::span<const std::uint64_t> allowed() override {
+    bits_.assign(static_cast<std::size_t>(num_tokens_ + 63) / 64, 0);
+    for (std::int64_t id = 0; id < num_tokens_; ++id) {
+      if (may_come(id)) bits_[static_cast<std::size_t>(id / 64)] |= std::uint64_t{1} << (id % 64);
+    }
+    return bits_;
+  }
+  void push(std::int32_t id) override {
+    if (!may_come(id)) ++broken;
+    told.push_back(id);
+    sum_ = sum_ * 31 + static_cast<std::uint64_t>(id);
+  }
+  std::unique_ptr<AnswerGuide> fork() const override { return std::make_unique<HistoryGuide>(*this); }
+  Tokens told;
+  int broken = 0;
+
+ private:
+  bool may_come(std::int64_t id) const { return (static_cast<std::uint64_t>(id) + sum_) % 3 == 0; }
+
+  std::int64_t num_tokens_;
+  std::uint64_t sum_ = 1;
+  std::vector<std::uint64_t> bits_;
 };
 
 /// Every row of logits that an answer's tokens were drawn from.
@@ -68,6 +152,11 @@ class SpeculationTest : public PrefixEngineTest {
     options.speculation.setting = {.automatic = false, .drafts = drafts};
     if (drafter) options.speculation.drafters = {std::move(drafter)};
     return options;
+  }
+  static std::int64_t num_drafted(const EngineStatistics& statistics) {
+    std::int64_t drafted = 0;
+    for (const DrafterStatistics& drafter : statistics.drafters) drafted += drafter.num_drafted();
+    return drafted;
   }
 
   /// All at once.
@@ -118,6 +207,53 @@ class SpeculationTest : public PrefixEngineTest {
     std::vector<Tokens> known_;
     std::vector<std::size_t> prompts_;
   };
+
+  /// Drafts what comes, then tokens that do not: `right(tokens)` of them.
+  static std::shared_ptr<Drafter> partly_right(const Truth& truth, const Model& model,
+                                               std::function<std::int64_t(const Tokens& tokens)> right) {
+    const auto vocab = static_cast<std::int32_t>(model.num_samplable());
+    return std::make_shared<ScriptedDrafter>([=, right = std::move(right)](const Tokens& tokens, std::int64_t wanted) {
+      Tokens next = truth.after(tokens, wanted);
+      for (std::int64_t i = right(tokens); i < std::ssize(next); ++i)
+        next[static_cast<std::size_t>(i)] = (next[static_cast<std::size_t>(i)] + 1) % vocab;
+      return next;
+    });
+  }
+  /// A number that changes from step to step of every answer.
+  static std::uint64_t luck(const Tokens& tokens, std::uint64_t seed = 0) {
+    const std::array<std::int32_t, 2> ends{tokens.front(), tokens.back()};
+    std::mt19937_64 random(seed + 1000 * tokens.size() + static_cast<std::uint64_t>(ends[0] * 7919 + ends[1]));
+    return random() >> 16;
+  }
+};
+
+/// Bytes of what a sequence remembers, by array. The draft layer's rows are one fewer than its tokens.
+struct MemoryContents {
+  std::vector<std::byte> states, tails, latents, mtp_latents, hidden;
+
+  explicit MemoryContents(SequenceMemory& memory) {
+    const MemoryLayout& layout = memory.layout();
+    const auto add = [](std::vector<std::byte>& to, const void* data, std::int64_t bytes) {
+      const auto* const from = static_cast<const std::byte*>(data);
+      to.insert(to.end(), from, from + bytes);
+    };
+    for (std::int64_t layer = 0; layer < layout.kda_layers; ++layer) {
+      for (std::int64_t head = 0; head < layout.heads; ++head) {
+        const std::span<const float> state = memory.state(layer, head);
+        add(states, state.data(), static_cast<std::int64_t>(state.size_bytes()));
+      }
+      add(tails, memory.tails(layer), layout.tail_bytes);
+    }
+    for (std::int64_t layer = 0; layer < layout.mla_layers; ++layer) {
+      const LatentCache cache = memory.latents(layer);
+      for (std::int64_t t = 0; t < memory.position(); ++t) add(latents, cache.row(t), cache.row_bytes);
+    }
+    if (layout.mtp_layers > 0) {
+      const LatentCache cache = memory.mtp_latents();
+      for (std::int64_t t = 0; t + 1 < memory.position(); ++t) add(mtp_latents, cache.row(t), cache.row_bytes);
+    }
+    add(hidden, memory.last_hidden().data(), static_cast<std::int64_t>(memory.last_hidden().size_bytes()));
+  }
 };
 
 }  // namespace calandra
