@@ -200,6 +200,79 @@ void take_restarts(PathRun& run) {
   expect_read(run, second);
 }
 
+/// Knows the answers, and how to be wrong: right as often as chance wants, then not.
+class KnowingDrafter : public Drafter {
+ public:
+  KnowingDrafter(const VerifyScript& script, std::int64_t num_tokens, Draws draws)
+      : script_(script), num_tokens_(num_tokens), draws_(std::move(draws)) {}
+
+  std::string_view name() const override { return "known"; }
+  std::int64_t look(DraftedAnswer& answer) override { return case_of(answer.tokens) != nullptr ? kMostDrafts : 0; }
+  void draft(std::span<DraftedAnswer* const> answers) override {
+    for (DraftedAnswer* answer : answers) {
+      const VerifyCase& known = *case_of(answer->tokens);
+      const auto right = static_cast<std::int64_t>(draws_.below(static_cast<std::size_t>(answer->wanted) + 1));
+      for (std::int64_t at = std::ssize(answer->tokens) - known.num_prompt();
+           at < std::ssize(known.ids) && std::ssize(answer->drafts) < answer->wanted; ++at) {
+        const std::int32_t id = known.ids[static_cast<std::size_t>(at)];
+        const bool is_right = std::ssize(answer->drafts) < right;
+        answer->drafts.push_back(is_right ? id : static_cast<std::int32_t>((id + 1) % num_tokens_));
+      }
+    }
+  }
+
+ private:
+  const VerifyCase* case_of(std::span<const std::int32_t> tokens) const {
+    const auto is_of = [&](const VerifyCase& one) {
+      const auto made = std::ssize(tokens) - one.num_prompt();
+      return made > 0 && made < std::ssize(one.ids) && std::ranges::equal(one.prompt, tokens.first(one.prompt.size())) &&
+             std::ranges::equal(tokens.subspan(one.prompt.size()), std::span(one.ids).first(static_cast<std::size_t>(made)));
+    };
+    const auto found = std::ranges::find_if(script_.cases, is_of);
+    return found == script_.cases.end() ? nullptr : &*found;
+  }
+
+  const VerifyScript& script_;
+  const std::int64_t num_tokens_;
+  Draws draws_;
+};
+
+/// With 1 to 8 drafts in every step, and as many as pay; by turns of somebody who knows what comes, and of those that guess it. Each case three
+/// times, among others, the cache on. The files are opened again where there is an MTP layer: no other path runs it.
+void take_drafts(PathRun& run) {
+  ModelOptions model_options = run.model().options();
+  model_options.with_mtp = run.model().config().mtp_layers > 0;
+  Model model(run.model().name(), model_options);
+  PathRun with_drafts(model, run.script(), run.draws(), [&] { run.tick(); });
+  constexpr std::size_t kAutomatic = kMostDrafts + 1;
+  std::int64_t accepted = 0, refused = 0, by_mtp = 0;
+  for (std::size_t setting = 1; setting <= kAutomatic; ++setting) {
+    EngineOptions options = with_drafts.engine_options(kRoom, true);
+    options.limits = with_drafts.random_limits();
+    SpeculationOptions& speculation = options.speculation;
+    speculation.setting = {.automatic = setting == kAutomatic};
+    if (setting < kAutomatic) speculation.setting.drafts = static_cast<std::int64_t>(setting);
+    if (setting % 2 == 1)
+      speculation.drafters = {std::make_shared<KnowingDrafter>(run.script(), model.num_samplable(), with_drafts.draws())};
+    if (setting == kAutomatic) speculation.drafters.push_back(lookup_drafter());
+    if (setting == kAutomatic && model_options.with_mtp) speculation.drafters.push_back(mtp_drafter(model));
+    Engine engine(model, options);
+    auto cases = with_drafts.cases();
+    for (std::size_t i = cases.size(); i-- > 0;) {
+      if ((i + setting) % 3 != 0) cases.erase(cases.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+    with_drafts.ask_all(engine, with_drafts.shuffled(cases), cases.size() / 2);
+    for (const DrafterStatistics& drafter : engine.statistics().drafters) {
+      accepted += drafter.num_accepted();
+      refused += drafter.num_drafted() - drafter.num_accepted();
+      if (drafter.name == "mtp") by_mtp += drafter.num_drafted();
+    }
+  }
+  run.findings() = with_drafts.findings();
+  if (accepted == 0 || refused == 0) run.findings().not_taken = fmt::format("{} drafts were right, {} wrong", accepted, refused);
+  if (model_options.with_mtp && by_mtp == 0) run.findings().not_taken = "the MTP layer drafted nothing";
+}
+
 /// All of it at once: hits, evictions and preemptions between neighbours, in steps of random sizes.
 void take_everything(PathRun& run) {
   const MemoryLayout layout = run.model().layout();
@@ -235,6 +308,7 @@ const std::vector<VerifyPath>& verify_paths() {
       {"evicted", "again, after others took the memory of what was cached", take_evictions},
       {"folder", "again, after what was cached went to a folder", take_from_folder},
       {"restarted", "by an engine that goes on from what another has left there", take_restarts},
+      {"drafts", "tokens that were guessed and verified, rightly and wrongly", take_drafts},
       {"everything", "hits, evictions and preemptions among others", take_everything},
   };
   return paths;

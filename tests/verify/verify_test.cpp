@@ -69,7 +69,7 @@ TEST(Verify, ThePromiseHoldsOnTheBundledModelOnEveryPath) {
     EXPECT_EQ(by_name[name]->cached_tokens, 0) << name;
     EXPECT_GE(by_name[name]->requests, report.requests) << name;
   }
-  for (const char* name : {"samples", "conversations", "warm", "folder", "restarted", "everything"})
+  for (const char* name : {"samples", "conversations", "warm", "folder", "restarted", "drafts", "everything"})
     EXPECT_GT(by_name[name]->cached_tokens, 0) << name;
   // Of a prompt that comes again at once all but a token is cached; one of one token has none to spare.
   EXPECT_GE(by_name["warm"]->cached_tokens, by_name["warm"]->prompt_tokens / 2 - by_name["warm"]->requests / 2);
@@ -84,11 +84,12 @@ TEST(Verify, ItHoldsForEveryFormatAlsoWithoutATokenizer) {
     // The others take long with many small steps, and differ from these in nothing that a format has a part in.
     std::vector<VerifyPath> paths = verify_paths();
     if (!long_tests())
-      std::erase_if(paths,
-                    [](const VerifyPath& path) { return path.name != "cut" && path.name != "preempted" && path.name != "warm"; });
+      std::erase_if(paths, [](const VerifyPath& path) {
+        return path.name != "cut" && path.name != "preempted" && path.name != "warm" && path.name != "drafts";
+      });
     const VerifyReport report = verified(model, options, paths);
     EXPECT_TRUE(report.holds());
-    EXPECT_GE(report.paths.size(), 3u);
+    EXPECT_GE(report.paths.size(), 4u);
     for (const PathFindings& path : report.paths)
       EXPECT_TRUE(path.holds()) << path.name << path.failure.value_or("") << path.not_taken.value_or("");
   }
