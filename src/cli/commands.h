@@ -121,6 +121,11 @@ struct BenchArguments {
   std::int64_t decode_tokens = 64;                   // 0: no decoding
   std::optional<std::vector<std::int64_t>> depths, batches;
   std::optional<int> rounds;
+  // What drafts bring, in place of all that: `depths` are then lengths of prompts.
+  std::vector<DraftSetting> drafts;  // none: not asked for
+  std::vector<double> draft_temperatures = {0, 0.7};
+  std::optional<std::filesystem::path> draft_text;  // unset: one of the program's
+  std::optional<double> draft_acceptance;           // DraftBenchOptions::oracle_tokens
   bool exclusive = false;
   bool json = false;
   bool csv = false;
@@ -130,6 +135,8 @@ struct BenchArguments {
 inline constexpr std::array<std::int64_t, 2> kBenchPrompts = {512, 4096};
 inline constexpr std::array<std::int64_t, 3> kBenchDepths = {0, 8192, 32768};
 inline constexpr std::array<std::int64_t, 4> kBenchBatches = {1, 4, 8, 16};
+inline constexpr std::array<std::int64_t, 1> kDraftBenchDepths = {64};
+inline constexpr std::array<std::int64_t, 2> kDraftBenchBatches = {1, 4};
 inline constexpr int kBenchRounds = 3;
 inline constexpr int kExclusiveBenchRounds = 5;
 

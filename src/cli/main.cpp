@@ -168,6 +168,30 @@ std::optional<std::vector<Number>> parse_list(const std::string& text) {
   }
 }
 
+/// "auto", or a number; nothing if it is neither.
+std::optional<DraftSetting> parse_drafts(std::string_view text) {
+  if (text == "auto") return DraftSetting{.automatic = true, .drafts = kMostDrafts};
+  DraftSetting setting{.automatic = false, .drafts = 0};
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, setting.drafts);
+  const bool is_right = error == std::errc() && stop == end && setting.drafts >= 0 && setting.drafts <= kMostDrafts;
+  return is_right ? std::optional(setting) : std::nullopt;
+}
+
+/// "0,2,auto"
+std::vector<DraftSetting> parse_draft_list(const std::string& text) {
+  std::vector<DraftSetting> settings;
+  for (std::size_t at = 0; at <= text.size();) {
+    const std::size_t comma = std::min(text.find(',', at), text.size());
+    const std::optional<DraftSetting> setting = parse_drafts(std::string_view(text).substr(at, comma - at));
+    if (!setting)
+      throw UsageError(fmt::format("--draft {}: expected integers from 0 to {} or auto, separated by commas", text, kMostDrafts));
+    settings.push_back(*setting);
+    at = comma + 1;
+  }
+  return settings;
+}
+
 /// "12:-100"
 TokenBias parse_bias(const std::string& text) {
   TokenBias bias;
@@ -330,12 +354,10 @@ class CommandLine {
   /// Of commands that make answers.
   static void add_draft_tokens(CLI::App& command, DraftSetting& drafts, const std::string& group) {
     const auto read = [&drafts](const std::string& text) {
-      drafts = {.automatic = text == "auto", .drafts = kMostDrafts};
-      const char* const end = text.data() + text.size();
-      if (drafts.automatic) return;
-      const auto [stop, error] = std::from_chars(text.data(), end, drafts.drafts);
-      if (error == std::errc() && stop == end && drafts.drafts >= 0 && drafts.drafts <= kMostDrafts) return;
-      throw UsageError(fmt::format("--draft-tokens {}: expected auto or an integer from 0 to {}", text, kMostDrafts));
+      const std::optional<DraftSetting> setting = parse_drafts(text);
+      if (!setting)
+        throw UsageError(fmt::format("--draft-tokens {}: expected auto or an integer from 0 to {}", text, kMostDrafts));
+      drafts = *setting;
     };
     command
         .add_option_function<std::string>(
@@ -591,6 +613,8 @@ Exit codes: 0 after such an end; else as for run.)");
         R"(In rounds: each measures the machine and then every row, for half a second at least. A figure is the median of the rounds; the
 least and the largest stand beside it. Bytes are those a token must move: weights as stored, once for all rows of a step, experts
 that the rows chose once, state read and written, latents read. Operations count a multiply-add as two. Tokens are random.
+With --draft answers to pieces of a text are made as a server makes them, in turn with each of some numbers of drafts. Beside what they gain
+over none, on the model without its MTP layer, stands what was predicted. Prompts have 64 tokens then, unless --depth says.
 On a shared machine figures differ from run to run without --exclusive, which needs root. bench/results.md explains the columns.
 Exit codes as for run; after Ctrl-C what has been measured is printed, and the code is 130.)");
     a.model.model = CALANDRA_BUNDLED_MODEL;
@@ -612,10 +636,36 @@ Exit codes as for run; after Ctrl-C what has been measured is printed, and the c
         ->group("What is measured");
     command.add_flag("--exclusive", a.exclusive, "In a session of its own at the highest priority, as far as the system permits")
         ->group("What is measured");
+    add_bench_drafts(command);
     command.add_flag("--json", a.json, "One JSON object")->group("Output");
     command.add_flag("--csv", a.csv, "A line for every row, after a line of names")->group("Output");
     add_model_options(command, a.model, false);
     add_bench_serve(command);
+  }
+
+  void add_bench_drafts(CLI::App& command) {
+    BenchArguments& a = bench_;
+    CLI::Option* const drafts = command
+                                    .add_option_function<std::string>(
+                                        "--draft", [&a](const std::string& text) { a.drafts = parse_draft_list(text); },
+                                        "Drafts a step, as with --draft-tokens: measures what they bring, and nothing else")
+                                    ->type_name("auto|N,...")
+                                    ->group("Drafts");
+    add_numbers(command, "--draft-temp", a.draft_temperatures, 0, kMostTemperature, "Temperatures of the answers")
+        ->default_str(fmt::format("{}", fmt::join(a.draft_temperatures, ",")))
+        ->needs(drafts)
+        ->group("Drafts");
+    command.add_option("--draft-text", a.draft_text, "Text of which pieces are the prompts; - is standard input")
+        ->type_name("FILE")
+        ->default_str("some prose")
+        ->needs(drafts)
+        ->group("Drafts");
+    add_number(command, "--draft-acceptance", a.draft_acceptance, 1, static_cast<double>(kMostDrafts + 1),
+               "Tokens a step that drafts are made up to give, from the known answer: for random weights. The MTP layer runs "
+               "all the same")
+        ->type_name("TOKENS")
+        ->needs(drafts)
+        ->group("Drafts");
   }
 
   void add_bench_serve(CLI::App& bench) {

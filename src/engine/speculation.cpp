@@ -29,11 +29,24 @@ double DrafterStatistics::mean_tokens() const {
   return steps == 0 ? 0 : 1 + static_cast<double>(num_accepted()) / static_cast<double>(steps);
 }
 
+DrafterStatistics& DrafterStatistics::operator+=(const DrafterStatistics& more) {
+  name = more.name;
+  steps += more.steps;
+  for (std::size_t place = 0; place < drafted.size(); ++place) {
+    drafted[place] += more.drafted[place];
+    looked_at[place] += more.looked_at[place];
+    accepted[place] += more.accepted[place];
+  }
+  return *this;
+}
+
 Speculation::Speculation(Model& model, const SpeculationOptions& options)
     : model_(model),
       drafters_(drafters_of(model, options)),
-      cost_(model.config(), is_on() ? summarize(model.checkpoint()) : ModelSummary(), model.layout()),
-      policy_(cost_, time_, options.setting),
+      learns_(is_on() || options.time != nullptr),
+      cost_(model.config(), learns_ ? summarize(model.checkpoint()) : ModelSummary(), model.layout()),
+      time_(options.time ? options.time : std::make_shared<StepTime>()),
+      policy_(cost_, *time_, options.setting),
       acceptance_(drafters_.size()) {
   for (const auto& drafter : drafters_) {
     statistics_.emplace_back();
@@ -145,10 +158,10 @@ void Speculation::commit(std::span<const DraftOutcome> outcomes) {
 }
 
 void Speculation::note_step(std::span<const StepSlice> slices, std::int64_t logit_rows, double seconds) {
-  if (!is_on()) return;
+  if (!learns_) return;
   std::int64_t rows = 0;
   for (const StepSlice& slice : slices) rows += slice.tokens;
-  time_.note(cost_.cost_of({slices, logit_rows, cost_.expected_experts(static_cast<double>(rows))}), seconds);
+  time_->note(cost_.cost_of({slices, logit_rows, cost_.expected_experts(static_cast<double>(rows))}), seconds);
 }
 
 }  // namespace calandra

@@ -32,6 +32,8 @@ struct SpeculationOptions {
   DraftSetting setting;
   /// In place of those above.
   std::vector<std::shared_ptr<Drafter>> drafters = {};
+  /// What is known of how long steps take. All steps are noted there, without drafts too; none: its own, which begins with nothing.
+  std::shared_ptr<StepTime> time = {};
 };
 
 /// Rows of sequences with drafts in a step. Each takes MemoryLayout::replay_bytes() and a row of logits until it is committed or given up; and
@@ -49,6 +51,9 @@ struct DrafterStatistics {
   std::int64_t num_accepted() const;
   /// Tokens of a step, the one that is no draft included; 0 without steps.
   double mean_tokens() const;
+
+  /// More of the same drafter.
+  DrafterStatistics& operator+=(const DrafterStatistics& more);
 };
 
 /// What came of an answer's step.
@@ -87,8 +92,9 @@ class Speculation {
 
   Model& model_;
   std::vector<std::shared_ptr<Drafter>> drafters_;  // none: off
+  const bool learns_;                               // how long steps take
   CostModel cost_;
-  StepTime time_;
+  std::shared_ptr<StepTime> time_;
   DraftPolicy policy_;
   std::vector<Acceptance> acceptance_;  // of all answers, by drafter
   std::vector<DrafterStatistics> statistics_;

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <sstream>
 
 namespace calandra {
@@ -109,6 +110,78 @@ TEST(BenchCommand, ControlCEndsItCleanlyAlsoInASessionOfItsOwn) {
     EXPECT_EQ(run.wait(), 130) << how;
     EXPECT_THAT(run.rest(), AllOf(HasSubstr("stopped before all was measured"), Not(HasSubstr("round 1")))) << how;
   }
+}
+
+Arguments drafts_with(const Arguments& more) {
+  Arguments arguments = {"bench", "--draft", "2,auto", "-n", "12", "--depth", "30", "--batch", "1,2", "--rounds", "1"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+TEST(BenchCommand, DraftsInJsonAgreeWithEachOther) {
+  const Outcome outcome = run_program(drafts_with({"--json"}));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json json = outcome.json();
+  EXPECT_EQ(json["complete"], true);
+  ASSERT_EQ(json["rows"].size(), 3U * 2 * 2);  // settings, temperatures, batches
+  for (std::size_t i = 0; i < json["rows"].size(); ++i) {
+    const Json &row = json["rows"][i], &plain = json["rows"][i - i % 3];
+    SCOPED_TRACE(row.dump());
+    EXPECT_EQ(row["kind"], "draft");
+    EXPECT_EQ(row["drafts"], (std::array{"0", "2", "auto"})[i % 3]);
+    EXPECT_EQ(row["temperature"], i / 3 % 2 == 0 ? 0.0 : 0.7);
+    EXPECT_EQ(row["batch"], i < 6 ? 1 : 2);
+    EXPECT_EQ(row["depth"], 30);
+    EXPECT_NEAR(row["gain"].get<double>() / (row["tokens_per_second"].get<double>() / plain["tokens_per_second"].get<double>()),
+                1, 1e-9);
+    EXPECT_NEAR(row["measured_over_predicted"].get<double>() * row["predicted_gain"].get<double>() / row["gain"].get<double>(), 1,
+                1e-9);
+    std::int64_t accepted = 0;
+    for (const auto& [name, drafter] : row["drafters"].items()) {
+      EXPECT_LE(drafter["accepted"], drafter["drafted"]);
+      accepted += drafter["accepted"].get<std::int64_t>();
+    }
+    const double tokens = row["tokens_per_step"].get<double>() * row["steps"].get<double>() * row["batch"].get<double>();
+    EXPECT_NEAR(tokens, row["steps"].get<double>() * row["batch"].get<double>() + static_cast<double>(accepted), 1e-6);
+  }
+}
+
+TEST(BenchCommand, DraftsAsTableAndCsvHaveALineForEveryRow) {
+  const Outcome csv = run_program(drafts_with({"--csv", "--draft-temp", "0.5", "--draft-acceptance", "2"}));
+  ASSERT_EQ(csv.code, 0) << csv.err;
+  const std::vector<std::string> lines = split(csv.out, '\n');
+  ASSERT_EQ(lines.size(), 1U + 3 * 2) << csv.out;
+  EXPECT_THAT(split(lines[0], ','),
+              AllOf(testing::Contains("measured_over_predicted"), testing::Contains("drafters.oracle.mean_tokens")));
+  EXPECT_EQ(lines[2].rfind("draft,2,0.5,12,30,1,1,", 0), 0U) << lines[2];
+  const Outcome table = run_program(drafts_with({"--draft-temp", "0"}));
+  ASSERT_EQ(table.code, 0) << table.err;
+  EXPECT_THAT(table.out, AllOf(HasSubstr("answers of 12 tokens; median of 1 round\n"), HasSubstr("temp 0, at 30 x 2"),
+                               HasSubstr("predicted"), HasSubstr("mtp ")));
+  EXPECT_THAT(table.err, HasSubstr("Measuring: 30, batch 2, temperature 0: round 1 of 1\n"));
+}
+
+TEST(BenchCommand, PromptsForDraftsComeFromTheTextThatIsGiven) {
+  const Outcome outcome = run_shell("printf 'one two' | \"$CALANDRA\" bench --draft 1 --draft-text -; echo $?");
+  EXPECT_THAT(outcome.out, HasSubstr("1\n"));
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("a depth of 64"), HasSubstr("the text for prompts has")));
+  EXPECT_THAT(run_program({"bench", "--draft", "1", "--draft-text", "/no/such/text"}).err, HasSubstr("/no/such/text"));
+}
+
+TEST(BenchCommand, WhatCannotBeAskedOfDraftsIsRefusedInOneLine) {
+  const auto refused = [](const Arguments& arguments) {
+    const Outcome outcome = run_program(arguments);
+    EXPECT_EQ(outcome.code, 2) << outcome.err;
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+    return outcome.err;
+  };
+  for (const char* list : {"9", "1,", "", "-1", "auto,x", "1.5"})
+    EXPECT_THAT(refused({"bench", "--draft", list}), AllOf(HasSubstr("--draft"), HasSubstr("integers from 0 to 8 or auto")))
+        << list;
+  EXPECT_THAT(refused({"bench", "--draft", "1", "-p", "20"}), HasSubstr("--draft and --prompt exclude each other"));
+  EXPECT_THAT(refused({"bench", "--draft", "1", "-n", "1"}), HasSubstr("--decode 1: expected at least 2"));
+  EXPECT_THAT(refused({"bench", "--draft-temp", "1"}), HasSubstr("--draft"));
+  EXPECT_THAT(refused({"bench", "--draft", "1", "--draft-acceptance", "9.1"}), HasSubstr("a number from 1 to 9"));
 }
 
 TEST(BenchCommand, WithoutATerminalALineSaysWhatComesNext) {
