@@ -322,12 +322,17 @@ Json as_json(const DraftBenchRow& row, const DraftBenchOptions& options) {
   return json;
 }
 
-std::string drafts_header(const DraftBenchOptions& options, const Model& model) {
+/// Of a small model or a large one.
+std::string rate_text(double tokens_per_second) {
+  return tokens_per_second < 10 ? fmt::format("{:.2f}", tokens_per_second) : fmt::format("{:.1f}", tokens_per_second);
+}
+
+std::string drafts_header(const DraftBenchOptions& options, const Model& model, std::size_t rounds) {
   const std::string drafters =
       options.oracle_tokens ? fmt::format("; an oracle's drafts, for {} tokens a step", *options.oracle_tokens) : "";
   return fmt::format("{}, {} parameters; {}; answers of {} tokens{}; median of {} round{}\n", short_name(model.name()),
                      short_count(summarize(model.checkpoint()).parameters), computing_line(model), options.tokens, drafters,
-                     options.rounds, options.rounds == 1 ? "" : "s");
+                     rounds, rounds == 1 ? "" : "s");
 }
 
 /// "mtp 1.82 in 214 steps, 41 %"
@@ -349,11 +354,11 @@ std::string drafts_table(const DraftBenchResult& result) {
   for (const DraftBenchRow& row : result.rows) {
     const Spread speed = row.tokens_per_second(), gain = row.gain();
     const std::string line =
-        fmt::format("{:<24}{:>7}{:>10.1f}{:>22}{:>14.2f}{:>7.2f}{:>16}{:>11.2f}{:>9.2f}  {}",
-                    fmt::format("temp {}, at {} x {}", row.temperature, row.depth, row.batch), name_of(row.setting), speed.median,
-                    fmt::format("{:.1f} to {:.1f}", speed.least, speed.most), row.tokens_per_step(), gain.median,
-                    fmt::format("{:.2f} to {:.2f}", gain.least, gain.most), row.predicted_gain().median,
-                    row.measured_over_predicted().median, drafters_of(row));
+        fmt::format("{:<24}{:>7}{:>10}{:>22}{:>14.2f}{:>7.2f}{:>16}{:>11.2f}{:>9.2f}  {}",
+                    fmt::format("temp {}, at {} x {}", row.temperature, row.depth, row.batch), name_of(row.setting),
+                    rate_text(speed.median), fmt::format("{} to {}", rate_text(speed.least), rate_text(speed.most)),
+                    row.tokens_per_step(), gain.median, fmt::format("{:.2f} to {:.2f}", gain.least, gain.most),
+                    row.predicted_gain().median, row.measured_over_predicted().median, drafters_of(row));
     text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
   }
   return text;
@@ -418,7 +423,7 @@ Report measure_drafts(const BenchArguments& arguments, const std::string& exclus
   for (const DraftBenchRow& row : result.rows) json["rows"].push_back(as_json(row, options));
   if (arguments.json) return {dump_json(json, 2) + "\n", result.complete};
   if (arguments.csv) return {as_csv(json["rows"]), result.complete};
-  return {drafts_header(options, *plain) + drafts_table(result), result.complete};
+  return {drafts_header(options, *plain, result.rows[0].rates.size()) + drafts_table(result), result.complete};
 }
 
 }  // namespace

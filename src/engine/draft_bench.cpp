@@ -19,7 +19,7 @@ using Clock = std::chrono::steady_clock;
 using Tokens = std::vector<std::int32_t>;
 
 /// What progress() ends a measurement with.
-struct Ended {};
+struct Interrupted {};
 
 /// Drafts what answers that are known go on with, and as often as it should, something else.
 class OracleDrafter : public Drafter {
@@ -217,7 +217,7 @@ class DraftBench {
           for (const double temperature : options_.temperatures) Group(*this, {{}, temperature, depth, batch}, result.rows).run();
         }
       }
-    } catch (const Ended&) {
+    } catch (const Interrupted&) {
       result.complete = false;
     }
     std::erase_if(result.rows, [](const DraftBenchRow& row) { return row.rates.empty(); });
@@ -416,7 +416,7 @@ class DraftBench {
   }
 
   void report(std::int64_t more) const {
-    if (progress_ && !progress_(done_ + (counts_ ? more : 0), total_)) throw Ended();
+    if (progress_ && !progress_(done_ + (counts_ ? more : 0), total_)) throw Interrupted();
   }
 
   Model& plain_;
