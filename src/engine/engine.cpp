@@ -565,6 +565,7 @@ class Engine::Runner : private Prefixes {
   void prepare_slices() {
     slices_.clear();
     costs_.clear();
+    certain_.clear();
     std::span<Boundary* const> ahead = ahead_pointers_;
     for (const Work& work : work_) {
       const bool tentative = !work.drafted.empty();
@@ -575,6 +576,7 @@ class Engine::Runner : private Prefixes {
            ahead.first(work.ahead.size()), tentative});
       ahead = ahead.subspan(work.ahead.size());
       costs_.push_back({work.slice.begin, work.rows()});
+      if (!tentative) certain_.push_back(costs_.back());
     }
   }
 
@@ -672,7 +674,7 @@ class Engine::Runner : private Prefixes {
     const std::int64_t width = model_.config().hidden, count = std::ssize(last_rows_) / width;
     const Instant head_from = now();
     if (count > 0) compute_logits({last_rows_.data(), count, width, width});
-    speculation_.note_step(costs_, count, pass_seconds + seconds(now() - head_from));
+    speculation_.note_step(costs_, certain_, count, pass_seconds + seconds(now() - head_from));
     drawing_.clear();
     for (Work& work : work_) {
       if (work.row >= 0) drawing_.push_back(&work);
@@ -744,7 +746,7 @@ class Engine::Runner : private Prefixes {
   std::vector<DraftedAnswer*> drafting_;
   std::vector<DraftOutcome> outcomes_;
   std::vector<Slice> slices_;
-  std::vector<StepSlice> costs_;  // of these
+  std::vector<StepSlice> costs_, certain_;  // of these; of those that are not tentative
   std::vector<float> last_rows_;
   std::vector<float> logits_;
   std::thread thread_;

@@ -108,7 +108,8 @@ class Generator {
     }
     if (speculation_ != nullptr) {
       const StepSlice slice{std::ssize(history_) - 1, rows.rows};
-      speculation_->note_step(std::span(&slice, 1), rows.rows, seconds_since(start));
+      const std::span slices(&slice, 1);
+      speculation_->note_step(slices, slices.first(drafts.empty() ? 1 : 0), rows.rows, seconds_since(start));
     }
     return rows;
   }

@@ -53,7 +53,7 @@ CostModel::CostModel(const Config& config, const ModelSummary& summary, const Me
   const std::int64_t experts = std::max<std::int64_t>(1, num_experts());
   expert_ = {routed.parameters / experts, routed.bytes / experts};
   Stored& mtp = stored_[index_of(Component::Mtp)];
-  has_mtp_ = mtp.parameters > 0;
+  has_mtp_ = mtp.parameters > 0 && layout.mtp_layers > 0;
   mtp_ = {std::max<std::int64_t>(0, mtp.parameters - experts_ * expert_.parameters),
           std::max<std::int64_t>(0, mtp.bytes - experts_ * expert_.bytes)};
   mtp = {};
@@ -95,19 +95,28 @@ StepCost CostModel::cost_of(const Step& step) const {
   return cost;
 }
 
-StepCost CostModel::cost_of_draft(std::span<const StepSlice> slices) const {
+StepCost CostModel::cost_of_mtp(std::span<const StepSlice> slices) const {
   StepCost cost;
   if (!has_mtp_ || slices.empty()) return cost;
+  std::int64_t rows = 0;
   for (const StepSlice& slice : slices) {
-    const std::int64_t positions = slice.position + slice.tokens;
-    cost.latent_bytes += positions * layout_.mtp_cache_bytes_per_token();
-    cost.attention_operations += attention_operations(positions, layout_.mtp_layers);
+    rows += slice.tokens;
+    cost.latent_bytes += (slice.position + slice.tokens) * layout_.mtp_cache_bytes_per_token();
+    cost.attention_operations += attention_operations(visible_positions(slice), layout_.mtp_layers);
   }
-  const std::int64_t rows = std::ssize(slices);
-  const std::size_t head = index_of(Component::Head), mtp = index_of(Component::Mtp);
+  const std::size_t mtp = index_of(Component::Mtp);
   const double experts_bytes = static_cast<double>(experts_ * expert_.bytes);  // all of the layer's
   cost.weight_bytes[mtp] = mtp_.bytes + std::llround(experts_bytes * expected_share(static_cast<double>(rows)));
   cost.weight_operations[mtp] = 2 * rows * (mtp_.parameters + top_k_ * expert_.parameters);
+  return cost;
+}
+
+StepCost CostModel::cost_of_draft(std::span<const StepSlice> slices) const {
+  StepCost cost = cost_of_mtp(slices);
+  if (!has_mtp_ || slices.empty()) return cost;
+  std::int64_t rows = 0;
+  for (const StepSlice& slice : slices) rows += slice.tokens;
+  const std::size_t head = index_of(Component::Head);
   cost.weight_bytes[head] = stored_[head].bytes;
   cost.weight_operations[head] = 2 * rows * stored_[head].parameters;
   return cost;

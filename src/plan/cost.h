@@ -51,13 +51,16 @@ class CostModel {
 
   StepCost cost_of(const Step& step) const;
 
-  /// One run of the MTP layer and of the head over one row of each slice, at its end: what one more draft for each of these sequences takes.
-  /// Of the layer's routed experts it reads as many as are to be expected. Nothing if the model has no MTP layer.
+  /// One run of the MTP layer over the rows of these slices: what filling its cache takes. Of its routed experts it reads as many as are
+  /// to be expected. Nothing if no such layer runs.
+  StepCost cost_of_mtp(std::span<const StepSlice> slices) const;
+  /// The same, and the head over those rows: with a row of each of some sequences, what one more draft for each takes.
   StepCost cost_of_draft(std::span<const StepSlice> slices) const;
   /// What a sequence with drafts moves beyond cost_of() of all its rows: the pass over drafts reads its states and tails and leaves them
   /// alone, and committing those that were accepted reads and writes them. So one more read.
   std::int64_t commit_bytes() const { return layout_.state_bytes() + layout_.tails_bytes(); }
 
+  /// Whether there is an MTP layer, and it runs.
   bool has_mtp() const { return has_mtp_; }
   std::int64_t moe_layers() const { return moe_layers_; }
   /// Distinct experts of one row, summed over the layers: what a token decoded alone reads.

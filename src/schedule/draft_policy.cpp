@@ -37,12 +37,17 @@ void DraftPolicy::choose(std::span<DraftCandidate> candidates) {
     candidate.drafts = 0;
     outlook.load += rows_of_sequence(candidate.position, 1);
   }
-  if (offers_.empty()) return;
+  if (candidates.empty()) return;
   outlook.rows = std::ssize(candidates);
   outlook.tokens = static_cast<double>(outlook.rows);
 
-  const double without = tokens_per_second(outlook);
-  double most = without;
+  const double without = tokens_per_second(outlook);  // and without the MTP layer
+  for (const DraftCandidate& candidate : candidates) {
+    const StepSlice filled{candidate.position, 1};
+    outlook.load += load_of(cost_.cost_of_mtp(std::span(&filled, 1))) - mtp_weights(1);  // latents and attention
+  }
+  outlook.filled = outlook.rows;
+  double most = tokens_per_second(outlook);
   std::size_t taken = 0;
   for (std::size_t i = 0; i < offers_.size(); ++i) {
     accept(offers_[i], candidates[offers_[i].candidate], outlook);
@@ -81,14 +86,20 @@ void DraftPolicy::accept(const Offer& offer, const DraftCandidate& candidate, Ou
   if (offer.depth == 1) outlook.load.bytes += static_cast<double>(cost_.commit_bytes());
   if (!candidate.runs_mtp) return;
   std::int64_t& runs = outlook.runs[static_cast<std::size_t>(offer.depth - 1)];
-  const StepSlice slice{candidate.position, offer.depth};
-  outlook.load += load_of(cost_.cost_of_draft(std::span(&slice, 1))) - draft_weights(1);  // latents and attention
+  const StepSlice slice{candidate.position + offer.depth - 1, 1};
+  if (offer.depth == 1) {  // it is the row that the cache wants
+    --outlook.filled;
+  } else {
+    outlook.load += load_of(cost_.cost_of_draft(std::span(&slice, 1))) - draft_weights(1);  // latents and attention
+  }
   outlook.load += draft_weights(runs + 1) - draft_weights(runs);
   ++runs;
 }
 
 double DraftPolicy::tokens_per_second(const Outlook& outlook) {
-  return outlook.tokens / time_.seconds(weight_bytes(outlook.rows) + outlook.load.bytes, outlook.load.operations);
+  const Load fill = mtp_weights(outlook.filled);
+  return outlook.tokens /
+         time_.seconds(weight_bytes(outlook.rows) + outlook.load.bytes + fill.bytes, outlook.load.operations + fill.operations);
 }
 
 DraftPolicy::Load DraftPolicy::load_of(const StepCost& cost) {
@@ -111,10 +122,18 @@ DraftPolicy::Load DraftPolicy::rows_of_sequence(std::int64_t position, std::int6
 
 DraftPolicy::Load DraftPolicy::draft_weights(std::int64_t rows) {
   for (std::int64_t n = std::ssize(draft_weights_); n <= rows; ++n) {
-    no_context_.assign(static_cast<std::size_t>(n), StepSlice{0, 0});
+    no_context_.assign(static_cast<std::size_t>(n), StepSlice{});
     draft_weights_.push_back(load_of(cost_.cost_of_draft(no_context_)));
   }
   return draft_weights_[static_cast<std::size_t>(rows)];
+}
+
+DraftPolicy::Load DraftPolicy::mtp_weights(std::int64_t rows) {
+  for (std::int64_t n = std::ssize(mtp_weights_); n <= rows; ++n) {
+    no_context_.assign(static_cast<std::size_t>(n), StepSlice{});
+    mtp_weights_.push_back(load_of(cost_.cost_of_mtp(no_context_)));
+  }
+  return mtp_weights_[static_cast<std::size_t>(rows)];
 }
 
 }  // namespace calandra

@@ -10,6 +10,7 @@
 //     seconds  StepTime of: the pass over all rows, all of whose logits are needed, with the experts to be expected of so many rows;
 //              one more read of the state of each sequence with drafts (CostModel::commit_bytes); for each depth one run of the MTP
 //              layer and of the head over those sequences whose MTP layer drafts to there. Looking drafts up in a text takes nothing.
+//              A sequence whose MTP layer drafts nothing still has a row of it, for its cache: so the first draft is cheaper than it seems.
 //
 // and the n with the most tokens per second is taken, the smallest of equal ones. Looking at all n matters: the first draft pays for what
 // the others share. Rows of prompts in the same step are left out: they make it longer and its experts more, so drafts pay more than they
@@ -53,7 +54,8 @@ class DraftPolicy {
   /// Sets `drafts` of every candidate: all that decode in the next step.
   void choose(std::span<DraftCandidate> candidates);
 
-  /// Tokens per second as chosen last, over those without drafts; as fixed ones are expected to do, it may be less than 1.
+  /// Tokens per second as chosen last, over those of decoding without drafts on a model whose MTP layer does not run. Less than 1 where nothing
+  /// pays and the layer runs all the same, or where a fixed number costs more than it brings.
   double predicted_gain() const { return predicted_gain_; }
 
  private:
@@ -73,7 +75,8 @@ class DraftPolicy {
     std::int64_t rows = 0;
     double tokens = 0;
     Load load;                                     // without the weights that the rows read
-    std::array<std::int64_t, kMostDrafts> runs{};  // rows of the MTP layer by depth
+    std::int64_t filled = 0;                       // rows of the MTP layer that are no drafts
+    std::array<std::int64_t, kMostDrafts> runs{};  // and those that are, by depth
   };
 
   static Load load_of(const StepCost& cost);
@@ -83,6 +86,7 @@ class DraftPolicy {
   double weight_bytes(std::int64_t rows);
   Load rows_of_sequence(std::int64_t position, std::int64_t rows);
   Load draft_weights(std::int64_t rows);
+  Load mtp_weights(std::int64_t rows);
 
   const CostModel& cost_;
   const StepTime& time_;
@@ -91,7 +95,7 @@ class DraftPolicy {
   std::vector<Offer> offers_;
   // By number of rows, made when first asked for: what does not depend on the sequences.
   std::vector<double> weight_bytes_;
-  std::vector<Load> draft_weights_;
+  std::vector<Load> draft_weights_, mtp_weights_;
   std::vector<StepSlice> no_context_;
 };
 

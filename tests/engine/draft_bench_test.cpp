@@ -21,7 +21,7 @@ using testing::HasSubstr;
 DraftSetting fixed(std::int64_t drafts) { return {.automatic = false, .drafts = drafts}; }
 
 /// Little of everything.
-DraftBenchOptions small_bench() {
+DraftBenchOptions small_draft_bench() {
   DraftBenchOptions options;
   options.settings = {fixed(2)};
   options.temperatures = {0};
@@ -56,7 +56,7 @@ std::int64_t num_drafted(const DraftBenchRow& row) {
 }
 
 TEST(DraftBench, EverySettingStandsBesidePlainDecodingWhichIsAlwaysFirst) {
-  DraftBenchOptions options = small_bench();
+  DraftBenchOptions options = small_draft_bench();
   options.settings = {fixed(3), fixed(0), DraftSetting()};
   options.temperatures = {0, 0.7};
   options.batches = {1, 3};
@@ -90,7 +90,7 @@ TEST(DraftBench, EverySettingStandsBesidePlainDecodingWhichIsAlwaysFirst) {
 
 // A run of plain decoding has a step for every token but the first, which comes with the prompt.
 TEST(DraftBench, PlainDecodingTakesAStepATokenFromTheSecondOn) {
-  const DraftBenchResult result = bench(austen(), small_bench());
+  const DraftBenchResult result = bench(austen(), small_draft_bench());
   EXPECT_EQ(result.rows[0].tokens, 23);
   EXPECT_EQ(result.rows[0].steps, 23);
   // The answer is the same with drafts, however many were right.
@@ -102,7 +102,7 @@ TEST(DraftBench, PlainDecodingTakesAStepATokenFromTheSecondOn) {
 // Counted from outside: the same prompt, answered by generate() with the same drafters.
 TEST(DraftBench, TokensAndAcceptanceAreThoseOfTheAnswers) {
   const std::string text = "It is a truth universally acknowledged, that a single man in possession of a good fortune,";
-  DraftBenchOptions options = small_bench();
+  DraftBenchOptions options = small_draft_bench();
   options.text = austen().plain.tokenizer().encode(text);
   options.depths = {std::ssize(options.text)};  // a single piece
   options.tokens = 40;
@@ -124,7 +124,7 @@ TEST(DraftBench, TokensAndAcceptanceAreThoseOfTheAnswers) {
 }
 
 TEST(DraftBench, AnOracleGivesTheTokensThatItIsAskedFor) {
-  DraftBenchOptions options = small_bench();
+  DraftBenchOptions options = small_draft_bench();
   options.settings = {fixed(1), fixed(2), fixed(3), fixed(8)};
   options.temperatures = {0, 1};
   options.batches = {4};
@@ -149,7 +149,7 @@ TEST(DraftBench, AnOracleGivesTheTokensThatItIsAskedFor) {
 }
 
 TEST(DraftBench, AnOracleThatIsAlwaysRightFillsEveryStep) {
-  DraftBenchOptions options = small_bench();
+  DraftBenchOptions options = small_draft_bench();
   options.oracle_tokens = 3;
   options.tokens = 31;  // one of the prompt, ten steps of three
   const DraftBenchRow row = bench(austen(), options).rows[1];
@@ -159,7 +159,7 @@ TEST(DraftBench, AnOracleThatIsAlwaysRightFillsEveryStep) {
 
 TEST(DraftBench, AModelWithoutMtpLayerAndWithoutTokenizerIsMeasuredToo) {
   Model model(golden_path("a_tiny_bf16"), ModelOptions{.threads = 1});
-  DraftBenchOptions options = small_bench();
+  DraftBenchOptions options = small_draft_bench();
   options.settings = {fixed(2)};
   options.oracle_tokens = 2.5;
   options.batches = {2};
@@ -169,7 +169,7 @@ TEST(DraftBench, AModelWithoutMtpLayerAndWithoutTokenizerIsMeasuredToo) {
 }
 
 TEST(DraftBench, ProgressEndsAtTheTokensItPromisedAndMayEndItAnywhere) {
-  DraftBenchOptions options = small_bench();
+  DraftBenchOptions options = small_draft_bench();
   options.batches = {1, 2};
   options.rounds = 2;
   options.least_seconds = 0.05;
@@ -196,25 +196,25 @@ TEST(DraftBench, ProgressEndsAtTheTokensItPromisedAndMayEndItAnywhere) {
 
 TEST(DraftBench, WhatDoesNotFitIsRefusedByName) {
   const auto error = [](const DraftBenchOptions& options) { return error_of([&] { bench(austen(), options); }); };
-  DraftBenchOptions options = small_bench();
+  DraftBenchOptions options = small_draft_bench();
   options.depths = {20, 32'760};
   EXPECT_THAT(error(options), AllOf(HasSubstr("depth of 32760 and 24"), HasSubstr("context of 32768")));
-  options = small_bench();
+  options = small_draft_bench();
   options.text = {1, 2, 3};
   EXPECT_THAT(error(options), AllOf(HasSubstr("depth of 20"), HasSubstr("text for prompts has 3 tokens")));
-  options = small_bench();
+  options = small_draft_bench();
   options.batches = {1'000'000'000};
   EXPECT_THAT(error(options), AllOf(HasSubstr("batch 1000000000"), HasSubstr("available")));
-  options = small_bench();
+  options = small_draft_bench();
   options.settings = {fixed(kMostDrafts + 1)};
   EXPECT_THAT(error(options), HasSubstr("drafts: found 9, expected 0 to 8"));
-  options = small_bench();
+  options = small_draft_bench();
   options.oracle_tokens = 9.5;
   EXPECT_THAT(error(options), HasSubstr("9.5 tokens a step: expected 1 to 9"));
-  options = small_bench();
+  options = small_draft_bench();
   options.tokens = 1;
   EXPECT_THAT(error(options), HasSubstr("expected at least 2"));
-  options = small_bench();
+  options = small_draft_bench();
   options.temperatures = {-1};
   EXPECT_THAT(error(options), HasSubstr("temperature"));
 }

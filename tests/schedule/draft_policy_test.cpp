@@ -81,10 +81,23 @@ double tokens_per_second(const CostModel& model, const StepTime& time, std::span
   for (std::int64_t depth = 1; depth <= kMostDrafts; ++depth) {
     std::vector<StepSlice> drafting;
     for (std::size_t i = 0; i < candidates.size(); ++i)
-      if (candidates[i].runs_mtp && drafts[i] >= depth) drafting.push_back({candidates[i].position, depth});
+      if (candidates[i].runs_mtp && drafts[i] >= depth) drafting.push_back({candidates[i].position + depth - 1, 1});
     cost += model.cost_of_draft(drafting);
   }
+  std::vector<StepSlice> filled;
+  for (std::size_t i = 0; i < candidates.size(); ++i)
+    if (!candidates[i].runs_mtp || drafts[i] == 0) filled.push_back({candidates[i].position, 1});
+  cost += model.cost_of_mtp(filled);
   return tokens / time.seconds(cost);
+}
+
+/// Without drafts, on a model whose MTP layer does not run.
+double plain_tokens_per_second(const CostModel& model, const StepTime& time, std::span<const DraftCandidate> candidates) {
+  std::vector<StepSlice> slices;
+  for (const DraftCandidate& candidate : candidates) slices.push_back({candidate.position, 1});
+  const auto rows = std::ssize(slices);
+  return static_cast<double>(rows) /
+         time.seconds(model.cost_of({slices, rows, model.expected_experts(static_cast<double>(rows))}));
 }
 
 // At batch 1, time as bytes: a drafter that is always right and costs nothing, so that 2.13 rows give 2.13 tokens.
@@ -153,7 +166,8 @@ TEST(DraftPolicy, NothingIsDraftedThatIsNeverAccepted) {
     auto candidates = alike(8, never, runs_mtp);
     policy.choose(candidates);
     EXPECT_EQ(drafts_of(candidates), Drafts(8, 0));
-    EXPECT_EQ(policy.predicted_gain(), 1);
+    EXPECT_NEAR(policy.predicted_gain(), 0.99, 0.01) << "the layer is one of 73";
+    EXPECT_LT(policy.predicted_gain(), 1);
   }
   policy.choose({});
   EXPECT_EQ(policy.predicted_gain(), 1);
@@ -177,11 +191,10 @@ TEST(DraftPolicy, NobodyGetsMoreThanThereIsRoomForOrTheSettingAllows) {
       ASSERT_GE(candidate.drafts, 0);
       ASSERT_LE(candidate.drafts, std::min(candidate.most, allowed));
     }
-    ASSERT_GE(policy.predicted_gain(), 1);
-    ASSERT_NEAR(policy.predicted_gain(),
-                tokens_per_second(flash(), as_bytes, candidates, drafts_of(candidates)) /
-                    tokens_per_second(flash(), as_bytes, candidates, Drafts(candidates.size(), 0)),
-                1e-6);
+    const double plain = plain_tokens_per_second(flash(), as_bytes, candidates);
+    ASSERT_GE(policy.predicted_gain() * (1 + 1e-8),
+              tokens_per_second(flash(), as_bytes, candidates, Drafts(candidates.size(), 0)) / plain);
+    ASSERT_NEAR(policy.predicted_gain(), tokens_per_second(flash(), as_bytes, candidates, drafts_of(candidates)) / plain, 1e-6);
     taken += sum_of(drafts_of(candidates));
   }
   EXPECT_GT(taken, 300);
@@ -270,7 +283,7 @@ TEST(DraftPolicy, TryingAllChoicesFindsNoBetterBeginningOfTheLineAndHardlyABette
     DraftPolicy policy(model, time, {});
     policy.choose(candidates);
     const double found = tokens_per_second(model, time, candidates, drafts_of(candidates));
-    EXPECT_NEAR(policy.predicted_gain() * tokens_per_second(model, time, candidates, {0, 0}), found, 1e-6 * found);
+    EXPECT_NEAR(policy.predicted_gain() * plain_tokens_per_second(model, time, candidates), found, 1e-6 * found);
 
     // The line by hand: at every place the sequence whose next draft is likelier.
     Drafts line = {0, 0};
