@@ -526,19 +526,19 @@ class Engine::Runner : private Prefixes {
     for (const Work& work : work_) {
       if (!work.answer->memory->reserve(work.slice.room)) fail("memory pool is full, although the scheduler counted room");
     }
+    const Instant drafted_from = now();
     make_drafts();
     prepare_boundaries();
     prepare_slices();
-    const Instant passed_from = now();
     const ConstRows hidden = model_.forward().run(slices_);
-    const double pass_seconds = seconds(now() - passed_from);
     store_boundaries();
     gather_last_rows(hidden);
     score_prompts(hidden);
     const Instant drawn_from = now();
-    draw(pass_seconds);
+    const std::int64_t logit_rows = draw();
     draw_seconds = seconds(now() - drawn_from);
     conclude();
+    speculation_.note_step(costs_, certain_, logit_rows, seconds(now() - drafted_from));
   }
 
   /// As many as the scheduler had memory for, at most.
@@ -670,11 +670,10 @@ class Engine::Runner : private Prefixes {
   }
 
   /// Draws the next token of every answer that wants one: they have nothing in common, so the threads share them.
-  void draw(double pass_seconds) {
+  /// How many rows of logits that took.
+  std::int64_t draw() {
     const std::int64_t width = model_.config().hidden, count = std::ssize(last_rows_) / width;
-    const Instant head_from = now();
     if (count > 0) compute_logits({last_rows_.data(), count, width, width});
-    speculation_.note_step(costs_, certain_, count, pass_seconds + seconds(now() - head_from));
     drawing_.clear();
     for (Work& work : work_) {
       if (work.row >= 0) drawing_.push_back(&work);
@@ -682,6 +681,7 @@ class Engine::Runner : private Prefixes {
     model_.compute().threads().for_each(std::ssize(drawing_), 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) draw(*drawing_[static_cast<std::size_t>(i)]);
     });
+    return count;
   }
 
   /// Token after token, as far as the drafts are what is drawn.

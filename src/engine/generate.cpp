@@ -85,20 +85,26 @@ class Generator {
     if (speculation_ == nullptr) return goes_on;
     drafted_.memory = &session_.memory();
     const DraftOutcome outcome{&drafted_, made, tentative, goes_on};
+    const auto start = Clock::now();
     speculation_->conclude(std::span(&outcome, 1));
     if (tentative) session_.follow(history_);
+    // Not what listeners take, who may wait for a person.
+    const StepSlice slice{std::ssize(history_) - made - 1, rows.rows};
+    const std::span slices(&slice, 1);
+    if (step_seconds_)
+      speculation_->note_step(slices, slices.first(tentative ? 0 : 1), rows.rows, *step_seconds_ + seconds_since(start));
     return goes_on;
   }
 
   /// Logits after the history, and after drafts of what may follow.
   ConstRows next_rows() {
+    const auto start = Clock::now();
     if (drafted_.wanted > 0) {
       session_.reserve_drafts(drafted_.wanted);
       DraftedAnswer* const drafted = &drafted_;
       speculation_->draft(std::span(&drafted, 1));
     }
     const std::vector<std::int32_t>& drafts = drafted_.drafts;
-    const auto start = Clock::now();
     ConstRows rows;
     if (drafts.empty()) {
       const std::span<const float> logits = session_.logits(history_);
@@ -106,11 +112,7 @@ class Generator {
     } else {
       rows = session_.verify(history_, drafts);
     }
-    if (speculation_ != nullptr) {
-      const StepSlice slice{std::ssize(history_) - 1, rows.rows};
-      const std::span slices(&slice, 1);
-      speculation_->note_step(slices, slices.first(drafts.empty() ? 1 : 0), rows.rows, seconds_since(start));
-    }
+    step_seconds_ = seconds_since(start);
     return rows;
   }
 
@@ -138,6 +140,7 @@ class Generator {
   bool complete_ = false;  // says the listener
   std::vector<std::int32_t> history_;
   DraftedAnswer drafted_;
+  std::optional<double> step_seconds_;  // of drafting and computing the rows at hand; none while they are the prompt's
   Generation result_;
 };
 

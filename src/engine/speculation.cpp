@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 namespace calandra {
 namespace {
@@ -64,7 +65,21 @@ void Speculation::draft(std::span<DraftedAnswer* const> answers) {
     asked_.clear();
     std::ranges::copy_if(answers, std::back_inserter(asked_),
                          [&](const DraftedAnswer* answer) { return answer->drafter == drafter && answer->wanted > 0; });
-    if (!asked_.empty()) drafters_[drafter]->draft(asked_);
+    if (asked_.empty()) continue;
+    drafters_[drafter]->draft(asked_);
+    if (drafters_[drafter]->runs_mtp()) spend_on_runs(asked_);
+  }
+}
+
+/// The MTP layer and the head have been run for these drafts, once a place.
+void Speculation::spend_on_runs(std::span<DraftedAnswer* const> answers) {
+  for (std::int64_t place = 0;; ++place) {
+    runs_.clear();
+    for (const DraftedAnswer* answer : answers) {
+      if (place < std::ssize(answer->drafts)) runs_.push_back({answer->memory->position() + place, 1});
+    }
+    if (runs_.empty()) return;
+    spent_ += cost_.cost_of_draft(runs_);
   }
 }
 
@@ -148,6 +163,7 @@ void Speculation::commit(std::span<const DraftOutcome> outcomes) {
       predicted_.push_back(&answer);
     }
     if (commit.count > 0 || commit.next) commits_.push_back(commit);
+    if (commit.count > 0) spent_.state_bytes += cost_.commit_bytes();
   }
   if (commits_.empty()) return;
   const ConstRows u = model_.forward().commit(commits_);
@@ -164,6 +180,7 @@ void Speculation::note_step(std::span<const StepSlice> slices, std::span<const S
   for (const StepSlice& slice : slices) rows += slice.tokens;
   StepCost cost = cost_.cost_of({slices, logit_rows, cost_.expected_experts(static_cast<double>(rows))});
   cost += cost_.cost_of_mtp(certain);
+  cost += std::exchange(spent_, {});
   time_->note(cost, seconds);
 }
 

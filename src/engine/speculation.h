@@ -8,7 +8,7 @@
 //
 //     wants_drafts() of the answers that decode, make room for them behind each memory's position,
 //     draft(), the pass with those drafts as tentative slices, tokens drawn,
-//     conclude().
+//     conclude(), note_step().
 //
 // Two drafters: the model's MTP layer, if it runs in every pass, and looking up what came after the same tokens earlier in the text. How many
 // drafts pay is DraftPolicy's to say: it predicts tokens per second from what steps have taken and how often drafts were right.
@@ -78,8 +78,8 @@ class Speculation {
   /// Commits what was right, notes what was not, and says of those that go on how many drafts they want next.
   void conclude(std::span<const DraftOutcome> outcomes);
 
-  /// The pass of such a step took so long, and the head on so many rows. Positions as they were before it. `certain` are the slices that were
-  /// not tentative: they fill the MTP layer's cache.
+  /// Such a step took so long, from its draft() to its conclude(). Positions as they were before it. `certain` are the slices that were not
+  /// tentative: they fill the MTP layer's cache.
   void note_step(std::span<const StepSlice> slices, std::span<const StepSlice> certain, std::int64_t logit_rows, double seconds);
 
   std::span<const DrafterStatistics> statistics() const { return statistics_; }
@@ -90,9 +90,11 @@ class Speculation {
   void note(DraftedAnswer& answer, std::int64_t made, bool goes_on);
   void choose(std::span<const DraftOutcome> outcomes);
   void commit(std::span<const DraftOutcome> outcomes);
+  void spend_on_runs(std::span<DraftedAnswer* const> answers);
 
   Model& model_;
   std::vector<std::shared_ptr<Drafter>> drafters_;  // none: off
+  StepCost spent_;                                  // on drafts and commits, since the last step
   const bool learns_;                               // how long steps take
   CostModel cost_;
   std::shared_ptr<StepTime> time_;
@@ -106,6 +108,7 @@ class Speculation {
   std::vector<DraftedAnswer*> choosing_;
   std::vector<Commit> commits_;
   std::vector<DraftedAnswer*> predicted_;
+  std::vector<StepSlice> runs_;
 };
 
 }  // namespace calandra

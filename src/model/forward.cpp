@@ -135,9 +135,7 @@ ConstRows ForwardPass::commit(std::span<const Commit> commits) {
     replays = replays || commit.count > 0;
   }
   const ThreadPool::Step step(compute_.threads());
-  if (replays) {
-    for (std::int64_t layer = 0; layer < config_.num_kda_layers(); ++layer) replay_kda(commits, layer);
-  }
+  if (replays) replay_kda(commits);
   const ConstRows u = with_mtp_ ? commit_mtp(commits) : ConstRows();
   for (const Commit& commit : commits) {
     if (const Segment* const segment = tentative_segment(commit); segment != nullptr && commit.count > 0)

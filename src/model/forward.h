@@ -102,7 +102,7 @@ class ForwardPass {
   void kda(const KdaWeights& w, std::int64_t kda_index, Rows normed, Rows out, std::span<const Segment> segments);
   void low_rank(const WeightMatrix& in, const WeightMatrix& w, ConstRows x, Rows y);
   KdaReplay replay_rows(std::int64_t kda_index, const Segment& segment) const;
-  void replay_kda(std::span<const Commit> commits, std::int64_t kda_index);
+  void replay_kda(std::span<const Commit> commits);
 
   void mla(const MlaWeights& w, std::int64_t layer, Rows normed, Rows out);
   /// The cache of a layer in the sequence of a segment.

@@ -16,7 +16,7 @@ namespace {
 constexpr std::int64_t kStreams = 3;  // q, k, v
 constexpr std::int64_t kHistory = 3;  // inputs that a convolution of 4 taps looks back
 
-/// Channels [begin, begin + dim) of a KDA layer's tails, those of one head.
+/// Channels [begin, begin + dim) of a KDA layer's tails, those of one head. Rows hold these channels alone.
 struct HeadTails {
   const Kernels& kernels;
   CacheType type;
@@ -28,21 +28,21 @@ struct HeadTails {
   /// The inputs before a slice, oldest first.
   void load(std::byte* tails, std::int64_t stream, Rows before) const {
     for (std::int64_t i = 0; i < kHistory; ++i)
-      kernels.load_cache(at(tails, stream, i), type, {before.row(i) + begin, static_cast<std::size_t>(dim)});
+      kernels.load_cache(at(tails, stream, i), type, {before.row(i), static_cast<std::size_t>(dim)});
   }
   /// The inputs that the token after the first `count` of x looks back on.
   void keep(ConstRows before, ConstRows x, std::int64_t count, std::byte* tails, std::int64_t stream) const {
     for (std::int64_t i = 0; i < kHistory; ++i) {
       const std::int64_t t = count - kHistory + i;  // negative: still an input from before
       const float* input = t >= 0 ? x.row(t) : before.row(t + kHistory);
-      kernels.store_cache({input + begin, static_cast<std::size_t>(dim)}, type, at(tails, stream, i));
+      kernels.store_cache({input, static_cast<std::size_t>(dim)}, type, at(tails, stream, i));
     }
   }
 };
 
-/// What the recurrence of one head takes of rows [begin, end).
-KdaSteps steps_of(ConstRows q, ConstRows k, ConstRows v, ConstRows decay, ConstRows beta, Rows o, std::int64_t head,
-                  std::int64_t dim, std::int64_t begin, std::int64_t end) {
+/// What the recurrence of one head takes of rows [begin, end). Its outputs go to `o`, row `begin` first.
+KdaSteps steps_of(ConstRows q, ConstRows k, ConstRows v, ConstRows decay, ConstRows beta, std::int64_t head, std::int64_t dim,
+                  std::int64_t begin, std::int64_t end, Rows o) {
   KdaSteps steps;
   steps.tokens = end - begin;
   steps.key_dim = steps.value_dim = dim;
@@ -53,7 +53,7 @@ KdaSteps steps_of(ConstRows q, ConstRows k, ConstRows v, ConstRows decay, ConstR
   steps.stride = k.stride;
   steps.beta = beta.row(begin) + head;
   steps.beta_stride = beta.stride;
-  steps.o = o.row(begin) + head * dim;
+  steps.o = o.data;
   steps.o_stride = o.stride;
   return steps;
 }
@@ -102,13 +102,15 @@ void ForwardPass::kda(const KdaWeights& w, std::int64_t kda_index, Rows normed, 
         const auto s = static_cast<std::size_t>(stream);
         const Rows before = history.slice((task / heads * kStreams + stream) * kHistory, kHistory);
         const ConstRows x = inputs[s].slice(segment.first_row, segment.rows);
-        head_tails.load(tails, stream, before);
+        const Rows head_before = before.columns(begin, dim);
+        head_tails.load(tails, stream, head_before);
         kernels.short_conv(x, {taps[s]->data(), config_.conv_taps, width, width}, before,
                            outputs[s].slice(segment.first_row, segment.rows), begin, end);
         if (segment.tentative()) continue;
+        const ConstRows head_x = x.columns(begin, dim);
         for (Boundary* boundary : segment.boundaries)
-          head_tails.keep(before, x, boundary->position() - segment.first_position, boundary->tails(kda_index), stream);
-        head_tails.keep(before, x, segment.rows, tails, stream);
+          head_tails.keep(head_before, head_x, boundary->position() - segment.first_position, boundary->tails(kda_index), stream);
+        head_tails.keep(head_before, head_x, segment.rows, tails, stream);
       }
       for (std::int64_t r = segment.first_row; r < segment.end_row(); ++r) {
         const std::span q_head{conv_q.row(r) + begin, channels}, k_head{conv_k.row(r) + begin, channels};
@@ -139,8 +141,8 @@ void ForwardPass::kda(const KdaWeights& w, std::int64_t kda_index, Rows normed, 
       }
       std::int64_t row = segment.first_row;
       const auto recur_to = [&](std::int64_t end_row) {
-        kernels.kda_recurrence(steps_of(conv_q, conv_k, conv_v, decay, beta, kda_out, head, dim, row, end_row), state.data(), 0,
-                               dim);
+        const Rows o = kda_out.slice(row, end_row - row).columns(begin, dim);
+        kernels.kda_recurrence(steps_of(conv_q, conv_k, conv_v, decay, beta, head, dim, row, end_row, o), state.data(), 0, dim);
         row = end_row;
       };
       for (Boundary* boundary : segment.boundaries) {
@@ -175,29 +177,28 @@ ForwardPass::KdaReplay ForwardPass::replay_rows(std::int64_t kda_index, const Se
   return {{part(0), part(1), part(2)}, part(3), part(4), part(5), all.columns(6 * width, config_.heads)};
 }
 
-/// States and tails of one layer take the tokens that were right.
-void ForwardPass::replay_kda(std::span<const Commit> commits, std::int64_t kda_index) {
+/// States and tails take the tokens that were right: one task a head, sequence and layer.
+void ForwardPass::replay_kda(std::span<const Commit> commits) {
   const Timed timed(Family::KdaRecurrence);
   const Kernels& kernels = compute_.kernels();
   const std::int64_t heads = config_.heads, dim = config_.head_dim, width = config_.kda_width();
-  const Rows history = work_->history.take(std::ssize(commits) * kHistory, width);
-  const Rows unused = work_->kda_out.take(std::ssize(work_->replay_tokens), width);
-  compute_.threads().for_each(std::ssize(commits) * heads, 1, [&](std::int64_t task, std::int64_t /*end*/) {
-    const Commit& commit = commits[static_cast<std::size_t>(task / heads)];
+  const std::int64_t tasks_of_layer = std::ssize(commits) * heads;
+  compute_.threads().for_each(config_.num_kda_layers() * tasks_of_layer, 1, [&](std::int64_t task, std::int64_t /*end*/) {
+    const std::int64_t kda_index = task / tasks_of_layer, head = task % heads;
+    const Commit& commit = commits[static_cast<std::size_t>(task % tasks_of_layer / heads)];
     if (commit.count == 0) return;
-    const Segment& segment = *tentative_segment(commit);
-    const KdaReplay replay = replay_rows(kda_index, segment);
-    const std::int64_t head = task % heads;
+    const KdaReplay replay = replay_rows(kda_index, *tentative_segment(commit));
+    // What the recurrence gives out was needed before: any query will do.
+    float* const space = scratch(ScratchUse::Trial, (kHistory + commit.count) * dim);
+    const Rows before{space, kHistory, dim, dim}, unused{space + kHistory * dim, commit.count, dim, dim};
     const HeadTails head_tails{kernels, commit.memory->layout().types.tails, width, head * dim, dim};
     std::byte* const tails = commit.memory->tails(kda_index);
-    const Rows before = history.slice(task / heads * kHistory, kHistory);
     for (std::int64_t stream = 0; stream < kStreams; ++stream) {
+      const ConstRows inputs = replay.inputs[static_cast<std::size_t>(stream)];
       head_tails.load(tails, stream, before);
-      head_tails.keep(before, replay.inputs[static_cast<std::size_t>(stream)], commit.count, tails, stream);
+      head_tails.keep(before, inputs.columns(head * dim, dim), commit.count, tails, stream);
     }
-    // What the recurrence gives out was needed before: any query will do.
-    const Rows o = unused.slice(segment.first_replay_row, segment.rows);
-    kernels.kda_recurrence(steps_of(replay.k, replay.k, replay.v, replay.decay, replay.beta, o, head, dim, 0, commit.count),
+    kernels.kda_recurrence(steps_of(replay.k, replay.k, replay.v, replay.decay, replay.beta, head, dim, 0, commit.count, unused),
                            commit.memory->state(kda_index, head).data(), 0, dim);
   });
 }
