@@ -538,7 +538,7 @@ class Engine::Runner : private Prefixes {
     const std::int64_t logit_rows = draw();
     draw_seconds = seconds(now() - drawn_from);
     conclude();
-    speculation_.note_step(costs_, certain_, logit_rows, seconds(now() - drafted_from));
+    speculation_.note_step(costs_, filling_, logit_rows, seconds(now() - drafted_from));
   }
 
   /// As many as the scheduler had memory for, at most.
@@ -565,7 +565,7 @@ class Engine::Runner : private Prefixes {
   void prepare_slices() {
     slices_.clear();
     costs_.clear();
-    certain_.clear();
+    filling_.clear();
     std::span<Boundary* const> ahead = ahead_pointers_;
     for (const Work& work : work_) {
       const bool tentative = !work.drafted.empty();
@@ -573,10 +573,10 @@ class Engine::Runner : private Prefixes {
       slices_.push_back(
           {work.answer->memory.get(),
            tentative ? std::span<const std::int32_t>(work.drafted) : std::span(work.answer->tokens).subspan(begin, count),
-           ahead.first(work.ahead.size()), tentative});
+           ahead.first(work.ahead.size()), tentative, true});
       ahead = ahead.subspan(work.ahead.size());
       costs_.push_back({work.slice.begin, work.rows()});
-      if (!tentative) certain_.push_back(costs_.back());
+      if (!tentative && work.rows() > 1) filling_.push_back(costs_.back());
     }
   }
 
@@ -595,7 +595,10 @@ class Engine::Runner : private Prefixes {
   }
 
   /// Its memory stays for whoever goes on from there, as long as nobody else needs it.
-  void keep(Answer& answer) { prefixes_.leave(answer.prefix, answer.tokens, std::move(answer.memory), !answer.spoilt); }
+  void keep(Answer& answer) {
+    if (answer.memory && !answer.spoilt) model_.forward().settle(*answer.memory);
+    prefixes_.leave(answer.prefix, answer.tokens, std::move(answer.memory), !answer.spoilt);
+  }
 
   /// Memory for the boundaries that the step's slices pass by.
   void prepare_boundaries() {
@@ -746,7 +749,7 @@ class Engine::Runner : private Prefixes {
   std::vector<DraftedAnswer*> drafting_;
   std::vector<DraftOutcome> outcomes_;
   std::vector<Slice> slices_;
-  std::vector<StepSlice> costs_, certain_;  // of these; of those that are not tentative
+  std::vector<StepSlice> costs_, filling_;  // of these; of those that fill the MTP layer's cache at once
   std::vector<float> last_rows_;
   std::vector<float> logits_;
   std::thread thread_;

@@ -90,9 +90,7 @@ class Generator {
     if (tentative) session_.follow(history_);
     // Not what listeners take, who may wait for a person.
     const StepSlice slice{std::ssize(history_) - made - 1, rows.rows};
-    const std::span slices(&slice, 1);
-    if (step_seconds_)
-      speculation_->note_step(slices, slices.first(tentative ? 0 : 1), rows.rows, *step_seconds_ + seconds_since(start));
+    if (step_seconds_) speculation_->note_step(std::span(&slice, 1), {}, rows.rows, *step_seconds_ + seconds_since(start));
     return goes_on;
   }
 

@@ -84,7 +84,7 @@ std::span<const float> Session::extend(std::span<const std::int32_t> history, co
                                        static_cast<std::size_t>(std::min(kPrefillTokens, length - position())));
     if (!memory_->reserve(position() + static_cast<std::int64_t>(chunk.size())))
       fail("memory pool is full at {} tokens", position());
-    const Slice slice{memory_.get(), chunk};
+    const Slice slice{memory_.get(), chunk, {}, false, true};
     hidden = model_.forward().run(std::span(&slice, 1));
     tokens_.insert(tokens_.end(), chunk.begin(), chunk.end());
     const std::int64_t but_last = hidden.rows - (position() == length ? 1 : 0);
@@ -143,6 +143,7 @@ void Session::rewind(std::int64_t common) {
 
 void Session::save(const std::shared_ptr<ObjectStore>& objects, std::span<const std::int32_t> history) const {
   if (position() == 0 || std::ranges::mismatch(tokens_, history).in1 != tokens_.end()) return;
+  model_.forward().settle(*memory_);
   const auto boundary = memory_->snapshot();
   if (!boundary) fail("memory pool is full at {} tokens", position());
   BoundaryTier tier(objects, tier_options(model_, position()));
@@ -183,6 +184,7 @@ void Session::load(const std::shared_ptr<ObjectStore>& objects, std::span<const 
 void Session::keep_boundary() {
   if (!boundaries_.empty() && boundaries_.back()->position() == position()) return;
   if (boundaries_.size() == kBoundaries) boundaries_.erase(boundaries_.begin());
+  model_.forward().settle(*memory_);
   if (auto boundary = memory_->snapshot()) boundaries_.push_back(std::move(boundary));
 }
 

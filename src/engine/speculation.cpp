@@ -173,13 +173,13 @@ void Speculation::commit(std::span<const DraftOutcome> outcomes) {
   }
 }
 
-void Speculation::note_step(std::span<const StepSlice> slices, std::span<const StepSlice> certain, std::int64_t logit_rows,
+void Speculation::note_step(std::span<const StepSlice> slices, std::span<const StepSlice> filling, std::int64_t logit_rows,
                             double seconds) {
   if (!learns_) return;
   std::int64_t rows = 0;
   for (const StepSlice& slice : slices) rows += slice.tokens;
   StepCost cost = cost_.cost_of({slices, logit_rows, cost_.expected_experts(static_cast<double>(rows))});
-  cost += cost_.cost_of_mtp(certain);
+  cost += cost_.cost_of_mtp(filling);
   cost += std::exchange(spent_, {});
   time_->note(cost, seconds);
 }

@@ -78,9 +78,9 @@ class Speculation {
   /// Commits what was right, notes what was not, and says of those that go on how many drafts they want next.
   void conclude(std::span<const DraftOutcome> outcomes);
 
-  /// Such a step took so long, from its draft() to its conclude(). Positions as they were before it. `certain` are the slices that were not
-  /// tentative: they fill the MTP layer's cache.
-  void note_step(std::span<const StepSlice> slices, std::span<const StepSlice> certain, std::int64_t logit_rows, double seconds);
+  /// Such a step took so long, from its draft() to its conclude(). Positions as they were before it. `filling` are the slices that fill
+  /// the MTP layer's cache at once.
+  void note_step(std::span<const StepSlice> slices, std::span<const StepSlice> filling, std::int64_t logit_rows, double seconds);
 
   std::span<const DrafterStatistics> statistics() const { return statistics_; }
   /// DraftPolicy::predicted_gain() of the last choice.

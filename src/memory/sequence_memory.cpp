@@ -1,5 +1,6 @@
 #include "memory/sequence_memory.h"
 
+#include "base/error.h"
 #include "base/integer.h"
 
 #include <algorithm>
@@ -131,6 +132,7 @@ std::unique_ptr<SequenceMemory> SequenceMemory::thaw(MemoryPool& pool, std::uniq
 }
 
 std::unique_ptr<Boundary> SequenceMemory::freeze(std::unique_ptr<SequenceMemory> memory) {
+  memory->check_nothing_put_off();
   std::unique_ptr<Boundary> boundary(new Boundary(memory->pool_));
   boundary->position_ = memory->position_;
   boundary->fixed_ = std::move(memory->fixed_);
@@ -223,7 +225,29 @@ std::unique_ptr<Boundary> SequenceMemory::boundary_ahead(std::int64_t position) 
   return boundary;
 }
 
+void SequenceMemory::check_nothing_put_off() const {
+  if (!put_off_tokens_.empty())
+    fail("a boundary at {}: {} rows of the MTP layer are put off, expected none", position_, put_off_tokens_.size());
+}
+
+void SequenceMemory::arrive(std::int64_t position) {
+  position_ = position;
+  mtp_row_token_.reset();
+  clear_mtp_put_off();
+}
+
+void SequenceMemory::put_off_mtp_row(std::int32_t next) {
+  put_off_tokens_.push_back(next);
+  put_off_hidden_.insert(put_off_hidden_.end(), hidden_.begin(), hidden_.end());
+}
+
+void SequenceMemory::clear_mtp_put_off() {
+  put_off_tokens_.clear();
+  put_off_hidden_.clear();
+}
+
 std::unique_ptr<Boundary> SequenceMemory::snapshot() const {
+  check_nothing_put_off();
   std::unique_ptr<Boundary> boundary = boundary_ahead(position_);
   if (!boundary) return nullptr;
   boundary->fixed_.copy(fixed_);

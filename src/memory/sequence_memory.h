@@ -1,7 +1,7 @@
 #pragma once
 // The memory of one sequence. Its position n is one number: KDA states, convolution tails and latents are those after n
-// tokens; the MTP layer's latents are at n - 1, because its row i needs token i + 1, or at n where a draft has been made from token n.
-// Only the forward pass writes them, and only advance() moves the position. Rows past it may hold what was not accepted; they are
+// tokens; the MTP layer's latents are at n - 1, because its row i needs token i + 1, or at n where a draft has been made from token n, or
+// some rows behind, which have been put off: a boundary is made when there are none. Only the forward pass writes them, and only advance() moves the position. Rows past it may hold what was not accepted; they are
 // written before they are read. Memory comes from the pool and goes back when the object dies.
 
 #include "memory/pool.h"
@@ -15,6 +15,9 @@
 namespace calandra {
 
 class SequenceMemory;
+
+/// Rows of the MTP layer that a sequence may put off: together they cost little more than one.
+inline constexpr std::int64_t kMostMtpRowsPutOff = 32;
 
 /// Bytes of a sequence in an order that is the same for all of one layout, wherever they lie.
 using StoredParts = std::vector<std::span<const std::byte>>;
@@ -138,10 +141,7 @@ class SequenceMemory {
   PartsToFill rows_to_fill(std::int64_t begin, std::int64_t end);
   /// As Boundary::fixed(), with a hidden row of that many numbers.
   PartsToFill fixed_to_fill(std::int64_t hidden);
-  void arrive(std::int64_t position) {
-    position_ = position;
-    mtp_row_token_.reset();
-  }
+  void arrive(std::int64_t position);
 
   // ---- For the forward pass. `kda_index` and `mla_index` count layers of their own kind.
 
@@ -157,10 +157,18 @@ class SequenceMemory {
   /// The MTP layer's row n - 1 has been made, with `next` as token n.
   void note_mtp_row(std::int32_t next) { mtp_row_token_ = next; }
   bool has_mtp_row(std::int32_t next) const { return mtp_row_token_ == next; }
+  /// Row n - 1, which is to be made with `next`, is put off: until then last_hidden() is remembered.
+  void put_off_mtp_row(std::int32_t next);
+  /// Of the rows [n - 1 - k, n - 1) that are put off: the tokens after them [k], and their hidden rows [k, h].
+  std::span<const std::int32_t> mtp_tokens_put_off() const { return put_off_tokens_; }
+  std::span<const float> mtp_hidden_put_off() const { return put_off_hidden_; }
+  /// They have been made.
+  void clear_mtp_put_off();
 
  private:
   explicit SequenceMemory(MemoryPool& pool);
   bool own_pages(BoundaryPages mode);
+  void check_nothing_put_off() const;
   LatentCache cache(std::vector<std::vector<std::byte*>>& pages_by_layer, std::size_t layer) const;
   bool grow(PageList& pages, std::int64_t count, std::vector<std::vector<std::byte*>>& pages_by_layer);
   void index_page(const PageList& pages, std::int64_t page, std::vector<std::vector<std::byte*>>& pages_by_layer) const;
@@ -171,6 +179,8 @@ class SequenceMemory {
   PageList latents_;
   PageList mtp_latents_;
   std::vector<float> hidden_;
+  std::vector<std::int32_t> put_off_tokens_;
+  std::vector<float> put_off_hidden_;
   std::optional<std::int32_t> mtp_row_token_;  // with which the MTP layer's row n - 1 was made, if it was
   // Start of every page's rows, by layer: what the attention kernel walks.
   std::vector<std::vector<std::byte*>> latent_pages_;

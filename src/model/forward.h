@@ -25,6 +25,8 @@ struct Slice {
   /// The tokens behind the first may turn out to be others: the memory stays where it is until commit() says how many were right. Without
   /// boundaries.
   bool tentative = false;
+  /// The row of the MTP layer that a slice of one token completes may wait for others, up to kMostMtpRowsPutOff or settle().
+  bool puts_off_mtp = false;
 };
 
 /// What came of a tentative slice.
@@ -68,6 +70,9 @@ class ForwardPass {
   /// replayed into states and tails, which takes one more read of the states. Each tentative slice of the last run() once. Returns the MTP rows
   /// u [n, h] of those with `next`, in order, valid until the next call.
   ConstRows commit(std::span<const Commit> commits);
+
+  /// Makes the rows of the MTP layer that have been put off.
+  void settle(SequenceMemory& memory);
 
   /// One block on given inputs: x [rows, h] in, residual stream after it out. `layer` may be config.layers for the MTP
   /// block. Writes the layer's memory at its position but does not move it.

@@ -34,19 +34,23 @@ void ForwardPass::begin_mtp(std::int64_t most_rows) {
   work_->mtp_segments.clear();
 }
 
-/// Adds the rows of a sequence at position p that `tokens` complete, which come from p on: those of its last token and of all of `tokens` but
-/// the last. A row that a draft has made is not made again, unless it is the only one. hidden [tokens - 1, h] are the rows of `tokens`.
+/// Adds the rows of a sequence at position p that have been put off, and those that `tokens` complete, which come from p on: the row of its last
+/// token and of all of `tokens` but the last. A row that a draft has made is not made again, unless it is the only one. hidden [tokens - 1, h]
+/// are the rows of `tokens`.
 void ForwardPass::add_mtp(SequenceMemory& memory, std::span<const std::int32_t> tokens, ConstRows hidden) {
-  const std::int64_t position = memory.position();
+  const std::int64_t position = memory.position(), put_off = std::ssize(memory.mtp_tokens_put_off());
   const bool is_made = tokens.size() > 1 && memory.has_mtp_row(tokens[0]);
-  const bool resumes = position > 0 && !is_made;
+  const bool resumes = position > 0 && !tokens.empty() && !is_made;
+  const auto given = tokens.subspan(resumes || tokens.empty() ? 0 : 1);
   std::vector<std::int32_t>& next = work_->mtp_tokens;
-  const Segment part{&memory, resumes ? position - 1 : position, std::ssize(next), std::ssize(tokens) - (resumes ? 0 : 1)};
+  const std::int64_t first = position > 0 && !is_made ? position - 1 - put_off : position;
+  const Segment part{&memory, first, std::ssize(next), put_off + std::ssize(given)};
   if (part.rows == 0) return;
-  std::int64_t row = part.first_row;
+  std::int64_t row = part.first_row + put_off;
+  std::ranges::copy(memory.mtp_hidden_put_off(), work_->mtp_inputs.row(part.first_row));
   if (resumes) std::ranges::copy(memory.last_hidden(), work_->mtp_inputs.row(row++));
   for (std::int64_t t = 0; row < part.end_row(); ++t) std::copy_n(hidden.row(t), config_.hidden, work_->mtp_inputs.row(row++));
-  const auto given = tokens.subspan(resumes ? 0 : 1);
+  next.insert(next.end(), memory.mtp_tokens_put_off().begin(), memory.mtp_tokens_put_off().end());
   next.insert(next.end(), given.begin(), given.end());
   work_->mtp_segments.push_back(part);
 }
@@ -55,16 +59,36 @@ void ForwardPass::add_mtp(SequenceMemory& memory, std::span<const std::int32_t> 
 ConstRows ForwardPass::finish_mtp(Observer* observer) {
   const auto rows = std::ssize(work_->mtp_tokens);
   if (rows == 0) return {};
-  return mtp_rows(work_->mtp_inputs.slice(0, rows), work_->mtp_tokens, work_->mtp_segments, observer);
+  const ConstRows u = mtp_rows(work_->mtp_inputs.slice(0, rows), work_->mtp_tokens, work_->mtp_segments, observer);
+  for (const Segment& part : work_->mtp_segments) part.memory->clear_mtp_put_off();
+  return u;
+}
+
+void ForwardPass::settle(SequenceMemory& memory) {
+  const auto rows = std::ssize(memory.mtp_tokens_put_off());
+  if (rows == 0) return;
+  const ThreadPool::Step step(compute_.threads());
+  begin_mtp(rows);
+  add_mtp(memory, {}, {});
+  finish_mtp(nullptr);
 }
 
 /// The rows that a pass completes: from the last token before each slice up to the last but one of the slice.
 void ForwardPass::fill_mtp(std::span<const Segment> segments, std::span<const Slice> slices, ConstRows hidden,
                            Observer* observer) {
-  begin_mtp(hidden.rows);
+  std::int64_t most_rows = hidden.rows;
+  for (const Segment& segment : segments) most_rows += std::ssize(segment.memory->mtp_tokens_put_off());
+  begin_mtp(most_rows);
   for (std::size_t s = 0; s < segments.size(); ++s) {
     if (segments[s].tentative()) continue;
-    add_mtp(*segments[s].memory, slices[s].tokens, hidden.slice(segments[s].first_row, segments[s].rows));
+    SequenceMemory& memory = *segments[s].memory;
+    const bool waits = slices[s].puts_off_mtp && segments[s].rows == 1 && segments[s].boundaries.empty() &&
+                       memory.position() > 0 && std::ssize(memory.mtp_tokens_put_off()) < kMostMtpRowsPutOff;
+    if (waits) {
+      if (!memory.has_mtp_row(slices[s].tokens[0])) memory.put_off_mtp_row(slices[s].tokens[0]);
+      continue;
+    }
+    add_mtp(memory, slices[s].tokens, hidden.slice(segments[s].first_row, segments[s].rows));
   }
   const ConstRows u = finish_mtp(observer);
   if (observer != nullptr && u.rows > 0) observer->mtp_output(u);
@@ -73,7 +97,7 @@ void ForwardPass::fill_mtp(std::span<const Segment> segments, std::span<const Sl
 /// The rows that the tokens complete which were right, and those that predict what comes after `next`, which are returned.
 ConstRows ForwardPass::commit_mtp(std::span<const Commit> commits) {
   std::int64_t most_rows = 0;
-  for (const Commit& commit : commits) most_rows += commit.count + 1;
+  for (const Commit& commit : commits) most_rows += commit.count + 1 + std::ssize(commit.memory->mtp_tokens_put_off());
   begin_mtp(most_rows);
   std::vector<std::int32_t>& tokens = work_->committed_tokens;
   std::vector<std::int64_t>& wanted = work_->wanted_mtp_rows;

@@ -1,6 +1,7 @@
 #include "schedule/draft_policy.h"
 
 #include "base/error.h"
+#include "memory/sequence_memory.h"
 
 #include <algorithm>
 #include <iterator>
@@ -42,10 +43,6 @@ void DraftPolicy::choose(std::span<DraftCandidate> candidates) {
   outlook.tokens = static_cast<double>(outlook.rows);
 
   const double without = tokens_per_second(outlook);  // and without the MTP layer
-  for (const DraftCandidate& candidate : candidates) {
-    const StepSlice filled{candidate.position, 1};
-    outlook.load += load_of(cost_.cost_of_mtp(std::span(&filled, 1))) - mtp_weights(1);  // latents and attention
-  }
   outlook.filled = outlook.rows;
   double most = tokens_per_second(outlook);
   std::size_t taken = 0;
@@ -87,19 +84,17 @@ void DraftPolicy::accept(const Offer& offer, const DraftCandidate& candidate, Ou
   if (!candidate.runs_mtp) return;
   std::int64_t& runs = outlook.runs[static_cast<std::size_t>(offer.depth - 1)];
   const StepSlice slice{candidate.position + offer.depth - 1, 1};
-  if (offer.depth == 1) {  // it is the row that the cache wants
-    --outlook.filled;
-  } else {
-    outlook.load += load_of(cost_.cost_of_draft(std::span(&slice, 1))) - draft_weights(1);  // latents and attention
-  }
+  if (offer.depth == 1) --outlook.filled;                                                 // it is the row that the cache wants
+  outlook.load += load_of(cost_.cost_of_draft(std::span(&slice, 1))) - draft_weights(1);  // latents and attention
   outlook.load += draft_weights(runs + 1) - draft_weights(runs);
   ++runs;
 }
 
 double DraftPolicy::tokens_per_second(const Outlook& outlook) {
-  const Load fill = mtp_weights(outlook.filled);
-  return outlook.tokens /
-         time_.seconds(weight_bytes(outlook.rows) + outlook.load.bytes + fill.bytes, outlook.load.operations + fill.operations);
+  const Load together = mtp_weights(kMostMtpRowsPutOff);
+  const double share = static_cast<double>(outlook.filled) / static_cast<double>(kMostMtpRowsPutOff);
+  return outlook.tokens / time_.seconds(weight_bytes(outlook.rows) + outlook.load.bytes + share * together.bytes,
+                                        outlook.load.operations + share * together.operations);
 }
 
 DraftPolicy::Load DraftPolicy::load_of(const StepCost& cost) {

@@ -10,7 +10,7 @@
 //     seconds  StepTime of: the pass over all rows, all of whose logits are needed, with the experts to be expected of so many rows;
 //              one more read of the state of each sequence with drafts (CostModel::commit_bytes); for each depth one run of the MTP
 //              layer and of the head over those sequences whose MTP layer drafts to there. Looking drafts up in a text takes nothing.
-//              A sequence whose MTP layer drafts nothing still has a row of it, for its cache: so the first draft is cheaper than it seems.
+//              A sequence whose MTP layer drafts nothing still has a row of it, for its cache, made with others of its rows (kMostMtpRowsPutOff).
 //
 // and the n with the most tokens per second is taken, the smallest of equal ones. Looking at all n matters: the first draft pays for what
 // the others share. Rows of prompts in the same step are left out: they make it longer and its experts more, so drafts pay more than they
@@ -75,7 +75,7 @@ class DraftPolicy {
     std::int64_t rows = 0;
     double tokens = 0;
     Load load;                                     // without the weights that the rows read
-    std::int64_t filled = 0;                       // rows of the MTP layer that are no drafts
+    std::int64_t filled = 0;                       // rows of the MTP layer that are no drafts, and wait for others
     std::array<std::int64_t, kMostDrafts> runs{};  // and those that are, by depth
   };
 

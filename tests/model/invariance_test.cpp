@@ -233,7 +233,7 @@ TEST_P(Promise, VerifiedDraftsLeaveWhatPlainDecodingLeaves) {
         const std::int32_t truth = wrong < end ? texts[i][static_cast<std::size_t>(wrong)] : 0;
         guesses[i].push_back((truth + 1) % static_cast<std::int32_t>(model.config().vocab));
       }
-      slices.push_back({memories[i].get(), guesses[i], {}, i != 0});
+      slices.push_back({memories[i].get(), guesses[i], {}, i != 0, random() % 4 != 0});
       members.push_back(i);
     }
     if (slices.empty()) break;
@@ -269,9 +269,34 @@ TEST_P(Promise, VerifiedDraftsLeaveWhatPlainDecodingLeaves) {
     EXPECT_EQ(static_cast<std::int64_t>(row), u.rows);
   }
   for (std::size_t i = 0; i < 3; ++i) {
+    model.pass().settle(*memories[i]);
     run[i].memory = model.contents(*memories[i]);
     expect_same(run[i], plain[i], model, fmt::format("sequence {}", i));
   }
+}
+
+TEST_P(Promise, RowsOfTheMtpLayerThatArePutOffAreThoseOfEveryPass) {
+  TestModel model = make();
+  if (!model.pass().with_mtp()) GTEST_SKIP() << "no MTP layer";
+  const auto tokens = model.random_tokens(5 + 2 * kMostMtpRowsPutOff, 12);
+  const auto pool = model.pool(3, std::ssize(tokens));
+  const auto memory = SequenceMemory::create(*pool);
+  ASSERT_TRUE(memory->reserve(std::ssize(tokens)));
+  Outcome run;
+  std::int64_t most = 0;
+  for (std::size_t at = 0; at < tokens.size(); ++at) {
+    const Slice slice{memory.get(), std::span(tokens).subspan(at, 1), {}, false, true};
+    const ConstRows rows = model.pass().run(std::span(&slice, 1));
+    run.hidden.insert(run.hidden.end(), rows.data, rows.data + rows.cols);
+    most = std::max<std::int64_t>(most, std::ssize(memory->mtp_tokens_put_off()));
+  }
+  EXPECT_EQ(most, kMostMtpRowsPutOff);
+  EXPECT_GT(memory->mtp_tokens_put_off().size(), 0u);
+  EXPECT_THROW(memory->snapshot(), Error);
+  model.pass().settle(*memory);
+  EXPECT_TRUE(memory->snapshot());
+  run.memory = model.contents(*memory);
+  expect_same(run, run_cut(model, tokens, {}), model, "rows put off");
 }
 
 TEST_P(Promise, ATentativeSliceIsCommittedOnceAndWithinItsTokens) {
