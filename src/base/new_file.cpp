@@ -37,12 +37,15 @@ void sync_folder(const std::filesystem::path& folder) {
 }
 
 // Two threads that write the same file have one each.
+constexpr std::string_view kPartialSuffix = ".partial";
 std::atomic<std::uint64_t> num_partials = 0;
 
 }  // namespace
 
 NewFile::NewFile(const std::filesystem::path& path, Access access)
-    : path_(path), place_(place_of(path)), partial_(place_.string() + fmt::format(".{}.{}.partial", ::getpid(), ++num_partials)) {
+    : path_(path),
+      place_(place_of(path)),
+      partial_(place_.string() + fmt::format(".{}.{}{}", ::getpid(), ++num_partials, kPartialSuffix)) {
   fd_ = ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, static_cast<mode_t>(access));
   if (fd_ < 0) fail("{}: cannot create: {}", path_.string(), std::strerror(errno));
   struct stat old {};  // what it replaces may have been closed to others
@@ -97,6 +100,17 @@ void NewFile::commit() {
   const int fd = std::exchange(fd_, -1);
   if (::close(fd) != 0) fail("{}: cannot close: {}", path_.string(), std::strerror(errno));
   sync_folder(place_.parent_path());
+}
+
+std::optional<std::string> name_begun(std::string_view left) {
+  if (!left.ends_with(kPartialSuffix)) return std::nullopt;
+  left.remove_suffix(kPartialSuffix.size());
+  for (int number = 0; number < 2; ++number) {  // of the process, and its file's
+    const std::size_t before = left.find_last_not_of("0123456789");
+    if (before == std::string_view::npos || left[before] != '.' || before + 1 == left.size()) return std::nullopt;
+    left = left.substr(0, before);
+  }
+  return left.empty() ? std::nullopt : std::optional<std::string>(left);
 }
 
 void write_text_file(const std::filesystem::path& path, std::string_view text) {

@@ -6,7 +6,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 
 namespace calandra {
@@ -38,6 +40,9 @@ class NewFile {
   std::filesystem::path partial_;  // beside the place, until commit()
   int fd_ = -1;
 };
+
+/// What a NewFile was to become whose process was killed: "NAME" if the file it has left is called "NAME.1234.1.partial".
+std::optional<std::string> name_begun(std::string_view left);
 
 /// A whole text file by way of NewFile.
 void write_text_file(const std::filesystem::path& path, std::string_view text);

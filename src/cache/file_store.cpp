@@ -18,7 +18,7 @@
 namespace calandra {
 namespace {
 
-constexpr std::string_view kRunSuffix = ".run", kEndSuffix = ".end", kPartialSuffix = ".partial";
+constexpr std::string_view kRunSuffix = ".run", kEndSuffix = ".end";
 
 /// A descriptor that is closed when it goes.
 class Descriptor {
@@ -86,10 +86,8 @@ std::optional<ObjectName> name_of(const std::filesystem::path& path) {
 
 /// Of an object that was never finished.
 bool is_partial(const std::filesystem::directory_entry& entry) {
-  const std::string file = entry.path().filename().string();
-  constexpr std::size_t kObject = 2 * sizeof(Digest) + kRunSuffix.size();  // both suffixes are as long
-  const bool is_one = file.ends_with(kPartialSuffix) && file.size() > kObject && name_of(file.substr(0, kObject)).has_value();
-  return is_one && std::filesystem::is_regular_file(entry.symlink_status());
+  const std::optional<std::string> begun = name_begun(entry.path().filename().string());
+  return begun && name_of(*begun) && std::filesystem::is_regular_file(entry.symlink_status());
 }
 
 }  // namespace

@@ -267,17 +267,6 @@ std::string counted(const std::vector<std::string>& names) {
 
 bool is_weight_file(const std::string& name) { return name.ends_with(".safetensors") || name == ShardPlan::kIndexName; }
 
-/// Left by a NewFile whose process was killed: "NAME.1234.partial".
-std::optional<std::string> file_begun(std::string name) {
-  constexpr std::string_view kEnd = ".partial";
-  if (!name.ends_with(kEnd)) return std::nullopt;
-  name.resize(name.size() - kEnd.size());
-  const std::size_t digits = name.find_last_not_of("0123456789");
-  if (digits == std::string::npos || name[digits] != '.' || digits + 1 == name.size()) return std::nullopt;
-  name.resize(digits);
-  return name;
-}
-
 bool has_content(const fs::path& path, std::span<const std::byte> expected) {
   const MappedFile file(path);
   const auto found = file.bytes();
@@ -367,7 +356,7 @@ void Conversion::plan_other_files() {
     const bool is_shard = std::any_of(source_.shards.files.begin(), source_.shards.files.end(),
                                       [&](const auto& file) { return file->path().filename() == name; });
     if (name == kConfigName || name == ShardPlan::kIndexName || is_shard) continue;
-    if (entry.is_regular_file(ignored) && !is_weight_file(name) && !file_begun(name)) {
+    if (entry.is_regular_file(ignored) && !is_weight_file(name) && !name_begun(name)) {
       other_bytes_ += std::ssize(MappedFile(entry.path()).bytes());  // one that cannot be read is named now, not hours later
       other_files_.push_back(name);
     } else {
@@ -442,7 +431,7 @@ std::vector<bool> Conversion::shards_in(const fs::path& target) const {
            (shards_->has_index() && name == ShardPlan::kIndexName);
   };
   const auto is_ours = [&](const fs::path& file, const std::string& name) {
-    if (const auto begun = file_begun(name)) return is_planned(*begun);
+    if (const auto begun = name_begun(name)) return is_planned(*begun);
     if (const auto shard = shard_numbers.find(name); shard != shard_numbers.end()) return is_made(file, shard->second);
     if (name == kConfigName) return has_content(file, config_text_);
     if (is_other(name)) return has_content(file, MappedFile(folder_ / name).bytes());
@@ -500,7 +489,7 @@ void Conversion::write(const fs::path& target, const std::function<void(const Co
   const std::vector<bool> made = shards_in(target);
   for (const fs::directory_entry& entry : fs::directory_iterator(target)) {
     std::error_code ignored;  // it is in nobody's way
-    if (file_begun(entry.path().filename().string())) fs::remove(entry.path(), ignored);
+    if (name_begun(entry.path().filename().string())) fs::remove(entry.path(), ignored);
   }
   write_shards(target, made, progress);
   if (shards_->has_index()) write_text_file(target / ShardPlan::kIndexName, shards_->index());

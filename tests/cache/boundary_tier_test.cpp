@@ -690,12 +690,12 @@ TEST_F(FileStoreTest, BelongsToOneProcessAndForgetsWhatADeadOneLeft) {
     put(store, name("a"), "one");
     EXPECT_THAT(error_of([&] { FileStore second(path()); }), testing::HasSubstr("another process keeps its prefix cache there"));
   }
-  std::ofstream(path() / (name("b").digest.hex() + ".run.4711.partial")) << "half";
+  std::ofstream(path() / (name("b").digest.hex() + ".run.4711.1.partial")) << "half";
   std::ofstream(path() / "notes.txt") << "somebody's";
   std::ofstream(path() / "thesis.pdf.partial") << "somebody's";
   FileStore store(path());
   EXPECT_EQ(store.list().size(), 1u);
-  EXPECT_FALSE(std::filesystem::exists(path() / (name("b").digest.hex() + ".run.4711.partial")));
+  EXPECT_FALSE(std::filesystem::exists(path() / (name("b").digest.hex() + ".run.4711.1.partial")));
   EXPECT_TRUE(std::filesystem::exists(path() / "notes.txt"));
   EXPECT_TRUE(std::filesystem::exists(path() / "thesis.pdf.partial"));
 }

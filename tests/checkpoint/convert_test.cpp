@@ -218,9 +218,9 @@ TEST(Convert, ATensorOfAnyNameIsCopiedAndInTheIndex) {
 TEST(Convert, WhatAKilledProcessLeftInTheModelIsNotCopied) {
   const TemporaryFolder folder;
   fs::copy(bundled(), folder / "source");
-  write_file(folder / "source/tokenizer.json.77.partial", "half a file");
+  write_file(folder / "source/tokenizer.json.77.1.partial", "half a file");
   const Conversion conversion(folder / "source", to(ConversionTarget::Fp8));
-  EXPECT_THAT(conversion.remarks(), ElementsAre(HasSubstr("not copied from the model's folder: tokenizer.json.77.partial")));
+  EXPECT_THAT(conversion.remarks(), ElementsAre(HasSubstr("not copied from the model's folder: tokenizer.json.77.1.partial")));
   conversion.write(folder / "out");
   EXPECT_TRUE(conversion.is_finished(folder / "out"));
 }
@@ -465,8 +465,8 @@ TEST(Convert, WhatAKilledProcessLeftIsTakenAway) {
   const TemporaryFolder folder;
   const Conversion conversion(bundled(), to(ConversionTarget::Fp8));
   fs::create_directory(folder / "out");
-  write_file(folder / "out/model.safetensors.12345.partial", "half a file");
-  write_file(folder / "out/config.json.7.partial", "{");
+  write_file(folder / "out/model.safetensors.12345.3.partial", "half a file");
+  write_file(folder / "out/config.json.7.12.partial", "{");
   conversion.write(folder / "out");
   EXPECT_THAT(files_in(folder / "out"), ::testing::SizeIs(files_in(bundled()).size()));
 }
@@ -490,9 +490,9 @@ TEST(Convert, FoldersThatHoldAnythingElseAreRefusedByName) {
   write_file(folder / "card/README.md", "another card");
   EXPECT_THAT(refusal(folder / "card"), AllOf(HasSubstr("found README.md"), HasSubstr("of another model or conversion")));
   fs::create_directory(folder / "partial");
-  write_file(folder / "partial/photo.jpg.12.partial", "a download");
-  EXPECT_THAT(refusal(folder / "partial"), HasSubstr("photo.jpg.12.partial"));
-  EXPECT_EQ(read_text_file(folder / "partial/photo.jpg.12.partial"), "a download");
+  write_file(folder / "partial/photo.jpg.12.1.partial", "a download");
+  EXPECT_THAT(refusal(folder / "partial"), HasSubstr("photo.jpg.12.1.partial"));
+  EXPECT_EQ(read_text_file(folder / "partial/photo.jpg.12.1.partial"), "a download");
 }
 
 TEST(Convert, AFolderThatIsBeingWrittenIsLeftAlone) {

@@ -126,7 +126,7 @@ TEST(BenchCommand, DraftsInJsonAgreeWithEachOther) {
   ASSERT_EQ(json["rows"].size(), 3U * 2 * 2);  // settings, temperatures, batches
   for (std::size_t i = 0; i < json["rows"].size(); ++i) {
     const Json &row = json["rows"][i], &plain = json["rows"][i - i % 3];
-    SCOPED_TRACE(row.dump());
+    SCOPED_TRACE(dump_json(row));
     EXPECT_EQ(row["kind"], "draft");
     EXPECT_EQ(row["drafts"], (std::array{"0", "2", "auto"})[i % 3]);
     EXPECT_EQ(row["temperature"], i / 3 % 2 == 0 ? 0.0 : 0.7);
