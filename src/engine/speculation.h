@@ -6,8 +6,8 @@
 //
 // Whoever runs the steps goes round
 //
-//     wants_drafts() of the answers that decode, make room for them behind each memory's position,
-//     draft(), the pass with those drafts as tentative slices, tokens drawn,
+//     room for as many drafts as are wanted behind each memory's position, draft(),
+//     the pass with those drafts as tentative slices, tokens drawn,
 //     conclude(), note_step().
 //
 // Two drafters: the model's MTP layer, if it runs in every pass, and looking up what came after the same tokens earlier in the text. How many

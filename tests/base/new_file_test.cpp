@@ -27,6 +27,21 @@ TEST(NewFile, LeavesNothingBehindWithoutCommit) {
   EXPECT_TRUE(files_in(folder.path()).empty());
 }
 
+TEST(NewFile, WhatAKilledProcessLeavesTellsWhatItWasToBecome) {
+  const TemporaryFolder folder;
+  std::string left;
+  {
+    NewFile file(folder / "model.safetensors");
+    for (const auto& entry : std::filesystem::directory_iterator(folder.path())) left = entry.path().filename().string();
+  }
+  EXPECT_EQ(name_begun(left), "model.safetensors") << left;
+  EXPECT_EQ(name_begun("a.1.2.partial"), "a");
+  EXPECT_EQ(name_begun("a.b.31.4.partial"), "a.b");
+  for (const char* other : {"a", "a.partial", "a.1.partial", "a.1.2", "a.1.x.partial", "a.x.2.partial", "a..2.partial",
+                            "a.1..partial", "a1.2.partial", ".1.2.partial", "1.2.partial", ""})
+    EXPECT_EQ(name_begun(other), std::nullopt) << other;
+}
+
 TEST(NewFile, MayBeNamedWithoutAFolder) {
   const TemporaryFolder folder;
   const std::filesystem::path before = std::filesystem::current_path();
