@@ -596,7 +596,12 @@ class Engine::Runner : private Prefixes {
 
   /// Its memory stays for whoever goes on from there, as long as nobody else needs it.
   void keep(Answer& answer) {
-    if (answer.memory && !answer.spoilt) model_.forward().settle(*answer.memory);
+    try {
+      if (answer.memory && !answer.spoilt && prefixes_.keeps(answer.prefix, *answer.memory))
+        model_.forward().settle(*answer.memory);
+    } catch (const std::exception&) {
+      answer.spoilt = true;  // it is given up, and nobody need know
+    }
     prefixes_.leave(answer.prefix, answer.tokens, std::move(answer.memory), !answer.spoilt);
   }
 

@@ -130,7 +130,7 @@ class StepListener {
 
 class Engine {
  public:
-  /// `model` must outlive the engine, which is from now on the only one to compute on it. Throws Error if the memory cannot be had.
+  /// `model` must outlive the engine, which is from now on the only one to compute on it (but for other engines while this one has no request). Throws Error if the memory cannot be had.
   Engine(Model& model, const EngineOptions& options, std::shared_ptr<StepListener> steps = nullptr);
   /// Cancels what is still there.
   ~Engine();

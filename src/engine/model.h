@@ -23,7 +23,7 @@ struct ModelOptions {
   Activations activations = Activations::Bf16;
   std::optional<CacheType> latents = {};  // how they are kept; unset: as exact as the activations
   int threads = 0;                        // 0: one per core
-  bool with_mtp = false;                  // run the MTP layer in every pass
+  bool with_mtp = false;                  // fill the MTP layer's cache, for drafts
 };
 
 class Model {

@@ -214,13 +214,13 @@ void PrefixStore::leave(PrefixUser& user, std::span<const std::int32_t> tokens, 
   }
   user.reading.reset();
   if (!memory) return;
-  whole = whole && keeps_ && !arriving && !user.only_marks && memory->position() > 0;
+  if (!whole || arriving || !keeps(user, *memory)) return;
   auto boundary = SequenceMemory::freeze(std::move(memory));
-  if (user.verifies > 0) {
-    if (whole && boundary->position() == user.verifies) verify(user, tokens, *boundary);
-    return;
+  if (user.verifies == 0) {
+    keep(user, tokens, std::move(boundary), BoundaryKind::End);
+  } else if (boundary->position() == user.verifies) {
+    verify(user, tokens, *boundary);
   }
-  if (whole) keep(user, tokens, std::move(boundary), BoundaryKind::End);
 }
 
 void PrefixStore::verify(const PrefixUser& user, std::span<const std::int32_t> tokens, const Boundary& computed) {

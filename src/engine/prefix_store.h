@@ -103,6 +103,10 @@ class PrefixStore {
   /// Keeps a boundary of the plan.
   void store(PrefixUser& user, std::span<const std::int32_t> tokens, std::unique_ptr<Boundary> boundary, BoundaryKind kind);
 
+  /// Whether anything of that memory stays when the request gives it away.
+  bool keeps(const PrefixUser& user, const SequenceMemory& memory) const {
+    return keeps_ && !user.only_marks && memory.position() > 0;
+  }
   /// The request gives its memory away, or never had any. It stays for whoever goes on from there, if it is `whole`: at the position it says.
   void leave(PrefixUser& user, std::span<const std::int32_t> tokens, std::unique_ptr<SequenceMemory> memory, bool whole);
 

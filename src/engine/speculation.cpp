@@ -3,6 +3,7 @@
 #include "checkpoint/summary.h"
 
 #include <algorithm>
+#include <exception>
 #include <numeric>
 #include <utility>
 
@@ -66,7 +67,14 @@ void Speculation::draft(std::span<DraftedAnswer* const> answers) {
     std::ranges::copy_if(answers, std::back_inserter(asked_),
                          [&](const DraftedAnswer* answer) { return answer->drafter == drafter && answer->wanted > 0; });
     if (asked_.empty()) continue;
-    drafters_[drafter]->draft(asked_);
+    try {
+      drafters_[drafter]->draft(asked_);
+    } catch (const std::exception&) {
+      for (DraftedAnswer* answer : asked_) answer->drafts.clear();  // an answer can do without
+    }
+    for (DraftedAnswer* answer : asked_) {
+      if (std::ssize(answer->drafts) > answer->wanted) answer->drafts.resize(static_cast<std::size_t>(answer->wanted));
+    }
     if (drafters_[drafter]->runs_mtp()) spend_on_runs(asked_);
   }
 }
@@ -97,7 +105,9 @@ void Speculation::note(DraftedAnswer& answer, std::int64_t made, bool goes_on) {
   const auto drafted = std::ssize(answer.drafts);
   if (made == 0) return answer.drafts.clear();
   for (std::size_t drafter = 0; drafter < drafters_.size(); ++drafter) {
-    if (drafted == 0 || drafter != answer.drafter) answer.acceptance[drafter].age();
+    if (drafted > 0 && drafter == answer.drafter) continue;
+    answer.acceptance[drafter].age();
+    acceptance_[drafter].age();  // or what begins later would never try, after a bad start of others
   }
   if (drafted == 0) return;
   const std::int64_t accepted = made - 1;

@@ -10,7 +10,7 @@
 //     the pass with those drafts as tentative slices, tokens drawn,
 //     conclude(), note_step().
 //
-// Two drafters: the model's MTP layer, if it runs in every pass, and looking up what came after the same tokens earlier in the text. How many
+// Two drafters: the model's MTP layer, if its cache is filled, and looking up what came after the same tokens earlier in the text. How many
 // drafts pay is DraftPolicy's to say: it predicts tokens per second from what steps have taken and how often drafts were right.
 
 #include "engine/drafter.h"

@@ -236,9 +236,9 @@ void SequenceMemory::arrive(std::int64_t position) {
   clear_mtp_put_off();
 }
 
-void SequenceMemory::put_off_mtp_row(std::int32_t next) {
+void SequenceMemory::put_off_mtp_row(std::span<const float> hidden, std::int32_t next) {
   put_off_tokens_.push_back(next);
-  put_off_hidden_.insert(put_off_hidden_.end(), hidden_.begin(), hidden_.end());
+  put_off_hidden_.insert(put_off_hidden_.end(), hidden.begin(), hidden.end());
 }
 
 void SequenceMemory::clear_mtp_put_off() {

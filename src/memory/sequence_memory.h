@@ -1,8 +1,9 @@
 #pragma once
 // The memory of one sequence. Its position n is one number: KDA states, convolution tails and latents are those after n
-// tokens; the MTP layer's latents are at n - 1, because its row i needs token i + 1, or at n where a draft has been made from token n, or
-// some rows behind, which have been put off: a boundary is made when there are none. Only the forward pass writes them, and only advance() moves the position. Rows past it may hold what was not accepted; they are
-// written before they are read. Memory comes from the pool and goes back when the object dies.
+// tokens; the MTP layer's latents are at n - 1, because its row i needs token i + 1. Some of these rows may be put off; none is when a
+// boundary is made. Row n - 1 is there, too, where a draft has been made from token n. Only the forward pass writes all this and moves the
+// position, and who fills it with what a boundary has kept. Rows past the position may hold what was not accepted; they are written before
+// they are read. Memory comes from the pool and goes back when the object dies.
 
 #include "memory/pool.h"
 
@@ -157,8 +158,8 @@ class SequenceMemory {
   /// The MTP layer's row n - 1 has been made, with `next` as token n.
   void note_mtp_row(std::int32_t next) { mtp_row_token_ = next; }
   bool has_mtp_row(std::int32_t next) const { return mtp_row_token_ == next; }
-  /// Row n - 1, which is to be made with `next`, is put off: until then last_hidden() is remembered.
-  void put_off_mtp_row(std::int32_t next);
+  /// The row behind those that are put off is put off, too: it is to be made from `hidden` [h] and the token after it.
+  void put_off_mtp_row(std::span<const float> hidden, std::int32_t next);
   /// Of the rows [n - 1 - k, n - 1) that are put off: the tokens after them [k], and their hidden rows [k, h].
   std::span<const std::int32_t> mtp_tokens_put_off() const { return put_off_tokens_; }
   std::span<const float> mtp_hidden_put_off() const { return put_off_hidden_; }

@@ -25,7 +25,7 @@ struct Slice {
   /// The tokens behind the first may turn out to be others: the memory stays where it is until commit() says how many were right. Without
   /// boundaries.
   bool tentative = false;
-  /// The row of the MTP layer that a slice of one token completes may wait for others, up to kMostMtpRowsPutOff or settle().
+  /// The row of the MTP layer that a slice of one token completes may wait for others, some kMostMtpRowsPutOff of them, or for settle().
   bool puts_off_mtp = false;
 };
 
@@ -52,13 +52,13 @@ class Observer {
   /// Chosen experts of one row, falling selection score. [top_k]
   virtual void routed(std::int64_t /*layer*/, std::int64_t /*row*/, std::span<const std::int32_t> /*experts*/,
                       std::span<const float> /*weights*/) {}
-  /// MTP rows after final_layernorm, made from the rows before the slice's tokens. u [rows, h]
+  /// MTP rows after final_layernorm, those that the pass makes. u [rows, h]
   virtual void mtp_output(ConstRows /*u*/) {}
 };
 
 class ForwardPass {
  public:
-  /// `weights` and `compute` must outlive the pass. With MTP loaded and `with_mtp`, every pass also fills the MTP cache.
+  /// `weights` and `compute` must outlive the pass. With MTP loaded and `with_mtp` the MTP cache is filled, too.
   ForwardPass(const Config& config, const ModelWeights& weights, Compute& compute, bool with_mtp);
   ~ForwardPass();
 
@@ -129,6 +129,7 @@ class ForwardPass {
   ConstRows mtp_rows(ConstRows hidden, std::span<const std::int32_t> next_tokens, std::span<const Segment> segments,
                      Observer* observer);
   void begin_mtp(std::int64_t most_rows);
+  void put_off_mtp(SequenceMemory& memory, std::span<const std::int32_t> tokens, ConstRows hidden);
   void add_mtp(SequenceMemory& memory, std::span<const std::int32_t> tokens, ConstRows hidden);
   ConstRows finish_mtp(Observer* observer);
   void fill_mtp(std::span<const Segment> segments, std::span<const Slice> slices, ConstRows hidden, Observer* observer);

@@ -55,6 +55,13 @@ void ForwardPass::add_mtp(SequenceMemory& memory, std::span<const std::int32_t> 
   work_->mtp_segments.push_back(part);
 }
 
+/// The rows that add_mtp() would add to those put off are put off.
+void ForwardPass::put_off_mtp(SequenceMemory& memory, std::span<const std::int32_t> tokens, ConstRows hidden) {
+  if (memory.position() > 0 && !memory.has_mtp_row(tokens[0])) memory.put_off_mtp_row(memory.last_hidden(), tokens[0]);
+  for (std::size_t t = 1; t < tokens.size(); ++t)
+    memory.put_off_mtp_row(span_of(hidden, static_cast<std::int64_t>(t) - 1), tokens[t]);
+}
+
 /// Those rows, after final_layernorm.
 ConstRows ForwardPass::finish_mtp(Observer* observer) {
   const auto rows = std::ssize(work_->mtp_tokens);
@@ -82,10 +89,12 @@ void ForwardPass::fill_mtp(std::span<const Segment> segments, std::span<const Sl
   for (std::size_t s = 0; s < segments.size(); ++s) {
     if (segments[s].tentative()) continue;
     SequenceMemory& memory = *segments[s].memory;
-    const bool waits = slices[s].puts_off_mtp && segments[s].rows == 1 && segments[s].boundaries.empty() &&
-                       memory.position() > 0 && std::ssize(memory.mtp_tokens_put_off()) < kMostMtpRowsPutOff;
-    if (waits) {
-      if (!memory.has_mtp_row(slices[s].tokens[0])) memory.put_off_mtp_row(slices[s].tokens[0]);
+    // Streams in step with each other do not all have their rows made in the same pass.
+    const bool made_many = std::ssize(work_->mtp_tokens) >= 2 * kMostMtpRowsPutOff;
+    const std::int64_t most = (made_many ? 2 : 1) * kMostMtpRowsPutOff, put_off = std::ssize(memory.mtp_tokens_put_off());
+    if (slices[s].puts_off_mtp && segments[s].rows == 1 && segments[s].boundaries.empty() && memory.position() > 0 &&
+        put_off < most) {
+      put_off_mtp(memory, slices[s].tokens, {});
       continue;
     }
     add_mtp(memory, slices[s].tokens, hidden.slice(segments[s].first_row, segments[s].rows));
@@ -94,7 +103,7 @@ void ForwardPass::fill_mtp(std::span<const Segment> segments, std::span<const Sl
   if (observer != nullptr && u.rows > 0) observer->mtp_output(u);
 }
 
-/// The rows that the tokens complete which were right, and those that predict what comes after `next`, which are returned.
+/// The rows that the tokens complete which were right, unless they can wait, and those that predict what comes after `next`, which are returned.
 ConstRows ForwardPass::commit_mtp(std::span<const Commit> commits) {
   std::int64_t most_rows = 0;
   for (const Commit& commit : commits) most_rows += commit.count + 1 + std::ssize(commit.memory->mtp_tokens_put_off());
@@ -111,7 +120,12 @@ ConstRows ForwardPass::commit_mtp(std::span<const Commit> commits) {
       hidden = work_->final_rows.slice(segment->first_row, segment->rows);
     }
     if (commit.next) tokens.push_back(*commit.next);
-    if (!tokens.empty()) add_mtp(*commit.memory, tokens, hidden);
+    const std::int64_t put_off = std::ssize(commit.memory->mtp_tokens_put_off());
+    if (!tokens.empty() && !commit.next && put_off + std::ssize(tokens) <= kMostMtpRowsPutOff) {
+      put_off_mtp(*commit.memory, tokens, hidden);
+    } else if (!tokens.empty()) {
+      add_mtp(*commit.memory, tokens, hidden);
+    }
     if (commit.next) wanted.push_back(std::ssize(work_->mtp_tokens) - 1);
   }
   finish_mtp(nullptr);

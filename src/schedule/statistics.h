@@ -18,10 +18,10 @@ struct ScheduleCounters {
   std::int64_t admissions = 0;         // one a request, and one a preemption it came back from
   std::int64_t computed_tokens = 0;    // rows of all steps that stay: those of drafts once these are accepted
   std::int64_t recomputed_tokens = 0;  // of these, rows that a preemption had thrown away
-  std::int64_t draft_rows = 0;         // not in computed_tokens before they are accepted
-  std::int64_t accepted_drafts = 0;    // of these, appended: all others were computed in vain
-  std::int64_t resumed_tokens = 0;     // found by Prefixes: not computed
-  std::int64_t set_aside = 0;          // requests that have waited for what another was computing
+  std::int64_t draft_rows = 0;  // as scheduled, where drafters may find fewer; not in computed_tokens before they are accepted
+  std::int64_t accepted_drafts = 0;  // of these, appended: all others were computed in vain
+  std::int64_t resumed_tokens = 0;   // found by Prefixes: not computed
+  std::int64_t set_aside = 0;        // requests that have waited for what another was computing
 };
 
 struct ScheduleStatistics : ScheduleCounters {

@@ -117,6 +117,34 @@ TEST_P(SpeculatedModels, DraftsOfTheModelsOwnLayerAndOfTheText) {
   }
 }
 
+TEST_P(SpeculatedModels, ADrafterThatThrowsOrIsTooEagerCostsNothingButItsDrafts) {
+  const auto calls = std::make_shared<int>(0);
+  expect_no_difference(9, 3, [&](const Truth& first, const Truth& second) {
+    class Eager : public Drafter {
+     public:
+      Eager(Truth before, Truth after, std::shared_ptr<int> counted)
+          : first_(std::move(before)), second_(std::move(after)), calls_(std::move(counted)) {}
+      std::string_view name() const override { return "eager"; }
+      std::int64_t look(DraftedAnswer&) override { return kMostDrafts; }
+      void draft(std::span<DraftedAnswer* const> answers) override {
+        for (DraftedAnswer* answer : answers) {
+          const Tokens next = second_.after(answer->tokens, 100);
+          answer->drafts = next.empty() ? first_.after(answer->tokens, 100) : next;
+          if (++*calls_ % 5 == 0) throw std::runtime_error("no more");
+        }
+      }
+
+     private:
+      Truth first_, second_;
+      std::shared_ptr<int> calls_;
+    };
+    return std::make_shared<Eager>(first, second, calls);
+  });
+  EXPECT_GT(*calls, 10);
+  EXPECT_GT(statistics_.drafters[0].num_accepted(), 0);
+  EXPECT_EQ(statistics_.drafters[0].drafted[3], 0) << "three are wanted at most";
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, SpeculatedModels,
                          testing::Values("models/austen-5m", "tests/data/golden/b_flash_bf16", "tests/data/golden/c_flash31_fp8"),
                          [](const auto& test) {

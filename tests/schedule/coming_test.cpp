@@ -90,7 +90,7 @@ class Coming : public testing::Test {
 
 TEST_F(Coming, WhatManyHaveInCommonIsComputedOnce) {
   for (const std::int64_t budget : {512, 700, 4096}) {
-    for (const std::uint64_t clients : {1, 10}) {
+    for (const std::uint64_t clients : {1u, 10u}) {
       for (const bool waits : {true, false}) {
         beginnings = Beginnings(2000);
         beginnings.waits = waits;

@@ -206,7 +206,7 @@ TEST(DraftPolicy, MoreAcceptanceNeverGivesFewerDrafts) {
   for (const double operations_per_second : {200e9, 2e12, 1e15}) {
     const StepTime time = learned(flash(), operations_per_second);
     for (const bool runs_mtp : {false, true})
-      for (const std::size_t batch : {1, 4}) {
+      for (const std::size_t batch : {1u, 4u}) {
         DraftPolicy policy(flash(), time, {});
         std::int64_t last = 0;
         for (double p = 0; p <= 1; p += 0.01) {
@@ -230,7 +230,7 @@ TEST(DraftPolicy, LargerBatchesOfAMixtureOfExpertsGetFewerDraftsEach) {
   for (const bool runs_mtp : {false, true}) {
     DraftPolicy policy(flash(), as_bytes, {});
     double last = kMostDrafts;
-    for (const std::size_t batch : {1, 2, 4, 8}) {
+    for (const std::size_t batch : {1u, 2u, 4u, 8u}) {
       auto candidates = alike(batch, acceptance, runs_mtp);
       policy.choose(candidates);
       const double each = static_cast<double>(sum_of(drafts_of(candidates))) / static_cast<double>(batch);
