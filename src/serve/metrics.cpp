@@ -121,7 +121,8 @@ void write_drafts(Page& page, const EngineStatistics& now) {
            "Tokens drafted in this place of a step, if all before were accepted and the answer had not ended.",
            &DrafterStatistics::looked_at);
   by_place("draft_place_accepted_total", "Of these, those that were accepted.", &DrafterStatistics::accepted);
-  page.gauge("draft_predicted_gain", "Tokens a second that the drafts chosen last are expected to bring, over those of a server without drafts.",
+  page.gauge("draft_predicted_gain",
+             "Tokens a second that the drafts chosen last are expected to bring, over those of a server without drafts.",
              now.predicted_gain);
 }
 
