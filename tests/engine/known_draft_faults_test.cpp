@@ -23,14 +23,7 @@ const char* const kProse =
 class KnownDraftFaults : public SpeculationTest {
  protected:
   static Model& served() { return drafting_model(); }
-  static AnswerRequest asked(Tokens prompt, std::int64_t made = 24) {
-    AnswerRequest wanted;
-    wanted.prompt = std::move(prompt);
-    wanted.options.max_tokens = made;
-    wanted.options.sampling.temperature = 0;
-    wanted.options.logprobs = 2;
-    return wanted;
-  }
+  static AnswerRequest asked(Tokens prompt, std::int64_t made = 24) { return greedy(std::move(prompt), made); }
   /// Text of the kind that the bundled model knows, of so many tokens.
   static Tokens prose(std::int64_t count, std::int64_t from = 0) {
     std::string text;
@@ -117,11 +110,7 @@ class KnownDraftFaultsOfModels : public KnownDraftFaults, public testing::WithPa
 INSTANTIATE_TEST_SUITE_P(Of, KnownDraftFaultsOfModels,
                          testing::Values("models/austen-5m", "tests/data/golden/b_flash_bf16", "tests/data/golden/c_flash31_fp8",
                                          "tests/data/golden/d_mix_fp4", "wide_slice"),
-                         [](const auto& test) {
-                           std::string name = test.param.substr(test.param.rfind('/') + 1);
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+                         name_of_model);
 
 /// Three drafts of which 0 to 3 are right, at several lengths of the text, some inside the reach of the convolutions; then as many again.
 TEST_P(KnownDraftFaultsOfModels, AfterSomeOfThreeDraftsAllStateArraysAreThoseOfPlainDecoding) {

@@ -34,14 +34,6 @@ class KnownFaults : public PrefixEngineTest {
     static Model loaded(source_path("models/austen-5m").string(), {.threads = 2, .with_mtp = true});
     return loaded;
   }
-  static AnswerRequest greedy(Tokens prompt, std::int64_t made = 6) {
-    AnswerRequest wanted;
-    wanted.prompt = std::move(prompt);
-    wanted.options.max_tokens = made;
-    wanted.options.sampling.temperature = 0;
-    wanted.options.logprobs = 2;
-    return wanted;
-  }
   /// What the answer is if nothing was kept: of another copy of the model.
   static Generation computed(const AnswerRequest& wanted) {
     static Model reference(source_path("models/austen-5m").string(), {.threads = 2});

@@ -27,6 +27,15 @@ class PrefixEngineTest : public EngineTest {
   }
   static Tokens first_of(const Tokens& tokens, std::int64_t count) { return {tokens.begin(), tokens.begin() + count}; }
 
+  static AnswerRequest greedy(Tokens prompt, std::int64_t made = 6) {
+    AnswerRequest wanted;
+    wanted.prompt = std::move(prompt);
+    wanted.options.max_tokens = made;
+    wanted.options.sampling.temperature = 0;
+    wanted.options.logprobs = 2;
+    return wanted;
+  }
+
   /// A request, heard to its end.
   static std::shared_ptr<Heard> hear(Engine& engine, const AnswerRequest& wanted) {
     const auto heard = std::make_shared<Heard>();

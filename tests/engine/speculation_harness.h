@@ -136,6 +136,13 @@ struct Answered {
   std::shared_ptr<LogitRecord> logits = std::make_shared<LogitRecord>();
 };
 
+/// Of a folder: the last part of a test's name.
+inline std::string name_of_model(const testing::TestParamInfo<std::string>& test) {
+  std::string name = test.param.substr(test.param.rfind('/') + 1);
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
 class SpeculationTest : public PrefixEngineTest {
  protected:
   /// With its MTP layer.

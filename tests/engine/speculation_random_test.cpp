@@ -144,11 +144,7 @@ TEST_P(RandomSpeculation, AnswersAreThoseWithoutDrafts) {
 INSTANTIATE_TEST_SUITE_P(Of, RandomSpeculation,
                          testing::Values("models/austen-5m", "tests/data/golden/b_flash_bf16", "tests/data/golden/c_flash31_fp8",
                                          "tests/data/golden/d_mix_fp4", "wide_slice"),
-                         [](const auto& test) {
-                           std::string name = test.param.substr(test.param.rfind('/') + 1);
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+                         name_of_model);
 
 /// A session that is gone on with, forked, and left in the middle of a step.
 TEST_F(SpeculationTest, ASessionWithDraftsAnswersAsAFreshOneWithout) {

@@ -147,11 +147,7 @@ TEST_P(SpeculatedModels, ADrafterThatThrowsOrIsTooEagerCostsNothingButItsDrafts)
 
 INSTANTIATE_TEST_SUITE_P(Models, SpeculatedModels,
                          testing::Values("models/austen-5m", "tests/data/golden/b_flash_bf16", "tests/data/golden/c_flash31_fp8"),
-                         [](const auto& test) {
-                           std::string name = test.param.substr(test.param.rfind('/') + 1);
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+                         name_of_model);
 
 }  // namespace
 }  // namespace calandra
